@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 import expunge
-from benchmarks import aggregation, carriers, deletions, service, startup, systems, tree
+from benchmarks import aggregation, carriers, deletions, flower, service, startup, systems, tree
 from benchmarks.data import Data, load
 from benchmarks.measure import Row, at_least, at_most, in_turns, progress, table, wrapped
 from expunge.solvers.float64 import FloatWoodburySolver
@@ -215,6 +215,7 @@ PARTS = {
     "aggregation": aggregation.report,
     "tree": tree.report,
     "carriers": carriers.report,
+    "flower": flower.report,
     "systems": systems.report,
     "startup": startup.report,
 }

@@ -2,7 +2,7 @@
 writes, for d = 768.
 
 A federation of a hundred clients is taken from one carrier to the next; its messages are statistics
-of 4.7 MB, as large as the replies by which Flower alone was measured before there was any code.
+of 4.7 MB. Flower's runtimes, against Flower alone, are in `benchmarks.flower`.
 """
 
 from __future__ import annotations
@@ -45,13 +45,6 @@ _LATER = 3600  # seconds: nothing is folded in while something is measured
 _FLOWER = (
     Path(sys.prefix) / "flower" / "bin" / "python"
 )  # an environment of its own, as `make test-extras` makes it
-# What Flower alone takes to carry as many bytes and do nothing else: measured with 1.41.0 before
-# there was any code.
-_FLOORS = {
-    "flower, in-process grid": ("16", "1.7"),
-    "flower, simulation (Ray)": ("100", "2.3 to 3.2"),
-    "flower, deployed": ("4,000 to 6,000", ""),
-}
 
 
 @dataclass
@@ -75,7 +68,7 @@ class Latency:
             f"{statistics.median(found) / 1e3:.3g}" if found else ""
             for found in (self.round, self.masked)
         ]
-        return f"| {self.carrier} | {' | '.join([*cells, *_FLOORS.get(self.carrier, ('', ''))])} |"
+        return f"| {self.carrier} | {' | '.join(cells)} |"
 
 
 class Place:
@@ -257,8 +250,7 @@ def _rows(found: list[Latency]) -> list[Row]:
 
 
 def _page(found: list[Latency]) -> str:
-    absent = [name for name in _FLOORS if name not in {one.carrier for one in found}]
-    lines = [one.line() for one in [*found, *map(Latency, absent)]]
+    lines = [one.line() for one in found]
     messages = max(one.messages for one in found)
     flower = f" Flower's round took {messages} messages and replies." if messages else ""
     return f"""## Carriers
@@ -267,10 +259,9 @@ d = 768, messages of 4.7 MB (gram), {_CLIENTS} clients with stores of their own,
 after every round of the server; medians. Trip: a signed checkpoint, asked for and sent. Idle: a sync with nothing to do. Request:
 one deletion until its receipt is verified and the sample erased; of it, at the service. Round: each of the {_CLIENTS} clients
 adds a sample, {_AT_ONCE} at a time. Masked round: {_MASKED} clients delete a sample each under secure aggregation, waiting for
-one another (local: in turns). Floor: what Flower 1.41.0 alone took for
-messages as large, and nothing done with them, when it was measured once on a machine like this one; not in this run.{flower}
+one another (local: in turns).{flower}
 
-| | trip, ms | idle, ms | request, ms | at the service, ms | round, s | masked round, s | floor, request, ms | floor, round, s |
-|---|---:|---:|---:|---:|---:|---:|---:|---:|
+| | trip, ms | idle, ms | request, ms | at the service, ms | round, s | masked round, s |
+|---|---:|---:|---:|---:|---:|---:|
 {chr(10).join(lines)}
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import statistics
 import sys
 import textwrap
@@ -44,8 +45,20 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+def cpu_seconds(work: Callable[[], object]) -> float:
+    """How long the processes computed that some work has waited for, on all cores together."""
+    start = resource.getrusage(resource.RUSAGE_CHILDREN)
+    work()
+    end = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return end.ru_utime - start.ru_utime + end.ru_stime - start.ru_stime
+
+
 def in_turns(
-    ours: Callable[[], object], theirs: Callable[[], object], turns: int, burst: int = 1
+    ours: Callable[[], object],
+    theirs: Callable[[], object],
+    turns: int,
+    burst: int = 1,
+    timed: Callable[[Callable[[], object]], float] = seconds,
 ) -> tuple[float, float]:
     """Median milliseconds of both sides, run in turns so that a slow phase of the machine hits
     both.
@@ -58,7 +71,7 @@ def in_turns(
     for _ in range(turns):
         for work, collected in zip((ours, theirs), timings, strict=True):
             time.sleep(PAUSE)
-            collected.extend(seconds(work) for _ in range(burst))
+            collected.extend(timed(work) for _ in range(burst))
     return 1e3 * statistics.median(timings[0]), 1e3 * statistics.median(timings[1])
 
 

@@ -51,6 +51,7 @@ LAYERS = (
 FOR_THE_COMMAND_LINE_ONLY = {"argparse", "random", "sys", "time"}
 # Layers with files and networks may also look at the time.
 WITH_A_CLOCK = {"storage", "crypto", *LAYERS[LAYERS.index("data") :]}
+WITH_THE_IMPORT_SYSTEM = {"_lazy"}  # sys.modules, sys.meta_path
 
 # Everybody else asks these.
 WITH_SQL = ("storage", "client", "server.storage")
@@ -182,6 +183,7 @@ def problems(source: Source) -> list[str]:
     for name, nodes in source.nodes.items():
         targets = source.arrows[name]
         allowed = {"time"} if layer(name) in WITH_A_CLOCK else set()
+        allowed |= {"sys"} if layer(name) in WITH_THE_IMPORT_SYSTEM else set()
         found += [] if layer(name) == "cli" else reserved(name, nodes, targets, allowed)
         with_sql = any(f"{name}.".startswith(f"{source.name}.{place}.") for place in WITH_SQL)
         found += [] if with_sql else queries(name, nodes, targets)

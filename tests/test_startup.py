@@ -1,4 +1,6 @@
-"""Commands that need no arithmetic import none, and packages import their names when asked."""
+"""Commands that need no arithmetic import none, those that do import no more than they need, and
+packages import their names when asked.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,10 @@ from importlib import import_module
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 
+from expunge import Spec, Statistics, solve
 from expunge.cli._command import Group
 from expunge.cli.main import main
 from support.cli import ROWS_A, Federation, run
@@ -48,6 +52,75 @@ NOT_TO_ASK_A_SERVER = (
     "expunge.ridge",
     "html",
 )
+
+# What is slow to import, and not needed to compute statistics, heads and predictions.
+SLOW = ("scipy.linalg", "sklearn", "numpy.testing", "numpy.f2py")
+SOLVED = """
+import numpy as np
+from expunge import CholeskySolver, Spec, Statistics, WoodburySolver, solve
+features = np.arange(40.0).reshape(10, 4) % 7
+spec = Spec(dim=4, labels=("cat", "dog"))
+statistics = Statistics.of(spec, features, ["cat", "dog"] * 5)
+digests = {solve(statistics).digest}
+for variant in (CholeskySolver, WoodburySolver):
+    solver = variant(spec, statistics)
+    solver.add(features[:3], ["cat", "dog", "cat"])
+    solver.delete(features[:3], ["cat", "dog", "cat"])
+    digests.add(solver.head().digest)
+assert digests == {"DIGEST"}, digests
+"""
+# Ways in which a scipy of another version may differ, each played by a loader of Python's: an
+# extension module is not where it was, needs the package around it, or has lost a routine to
+# another module.
+GONE = """
+import sys
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+def find_other(name, path=None, target=None):
+    is_gone = name == "scipy.linalg.{extension}" and "scipy.linalg" not in sys.modules
+    return None if is_gone else find(name, path, target)
+PathFinder.find_spec = find_other
+"""
+UNLOADABLE = """
+import sys
+from importlib.machinery import ExtensionFileLoader
+execute = ExtensionFileLoader.exec_module
+def execute_inside(loader, module):
+    if module.__name__.startswith("scipy.linalg.") and "scipy.linalg" not in sys.modules:
+        raise ImportError("this module needs scipy.linalg")
+    execute(loader, module)
+ExtensionFileLoader.exec_module = execute_inside
+"""
+MOVED = """
+import sys
+from importlib.machinery import ExtensionFileLoader
+from types import SimpleNamespace
+execute = ExtensionFileLoader.exec_module
+def execute_without(loader, module):
+    execute(loader, module)
+    if module.__name__ == "scipy.linalg._flapack":
+        sys.modules["scipy.linalg.lapack"] = SimpleNamespace(dpotrf=module.dpotrf)
+        del module.dpotrf
+ExtensionFileLoader.exec_module = execute_without
+"""
+SAME_MODULES = """
+import gc
+import sys
+import types
+import scipy.linalg
+import scipy.linalg.cython_blas
+from expunge.exact.blas import scipy_blas, scipy_lapack
+assert scipy.linalg.blas.dgemm is scipy_blas.dgemm
+assert scipy.linalg.lapack.dpotrf is scipy_lapack.dpotrf
+for name in ("_fblas", "_flapack", "cython_blas"):
+    module = sys.modules[f"scipy.linalg.{name}"]
+    assert getattr(scipy.linalg, name) is module
+    modules = [one for one in gc.get_objects() if isinstance(one, types.ModuleType)]
+    assert [one for one in modules if one.__name__ == module.__name__] == [module]
+    assert module.__spec__.origin == module.__file__
+assert scipy.linalg.solve([[2.0]], [1.0]) == [0.5]
+assert "dgemm" in scipy.linalg.cython_blas.__pyx_capi__
+"""
 
 RUN = "import runpy; runpy.run_module('expunge', run_name='__main__', alter_sys=True)"
 TELLING = """import gc
@@ -116,6 +189,38 @@ def test_a_light_module_imports_no_arithmetic(module: str) -> None:
     assert imported_by(f"import {module}").isdisjoint(ARITHMETIC)
 
 
+def solved() -> str:
+    """A script that solves a small system in all ways, and checks the digest of the heads."""
+    features = np.arange(40.0).reshape(10, 4) % 7
+    spec = Spec(dim=4, labels=("cat", "dog"))
+    return SOLVED.replace("DIGEST", solve(Statistics.of(spec, features, ["cat", "dog"] * 5)).digest)
+
+
+def test_heads_are_solved_without_what_is_slow_to_import() -> None:
+    assert imported_by(solved()).isdisjoint(SLOW)
+
+
+def test_a_package_imported_later_has_the_modules_that_were_loaded_without_it() -> None:
+    imported_by(solved() + SAME_MODULES)
+    imported_by(SAME_MODULES + solved())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(GONE.format(extension=name) for name in ("_fblas", "_flapack", "cython_blas")),
+        UNLOADABLE,
+    ],
+)
+def test_where_scipy_has_changed_its_package_is_imported(change: str) -> None:
+    is_imported = "assert 'scipy.linalg' in sys.modules\n"
+    imported_by(change + solved() + is_imported + SAME_MODULES)
+
+
+def test_a_routine_that_has_moved_is_found_where_it_is_public() -> None:
+    assert "scipy.linalg.lapack" in imported_by(MOVED + solved())
+
+
 @pytest.mark.parametrize("option", ["--version", "--help"])
 def test_what_needs_no_screen_imports_none(option: str) -> None:
     loaded = imported_by_command(option)
@@ -129,6 +234,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Federation:
     folder = place.client("clinic-a", ROWS_A)
     run("client", "receipts", "last", "-o", place.path / "receipt.json", "--dir", folder)
     run("order", "file", "p1", "--office", place.office)
+    run("audit", "--office", place.office, code=7)
+    run("client", "sync", "--dir", folder)
     return place
 
 
@@ -162,10 +269,16 @@ def test_whoever_asks_a_server_imports_no_arithmetic(place: Federation) -> None:
     try:
         asked = ("order", "list", "--office", str(place.office), "--at", server.url)
         loaded = imported_by_command(*asked)
+        by_folder = imported_by_command(*asked[:-2])
+        synced = imported_by_command("client", "sync", "--dir", str(place.path / "clinic-a"))
+        shown = imported_by_command("audit", "--show", "last", "--office", str(place.office))
     finally:
         server.stop()
     assert "urllib3" in loaded
     assert loaded.isdisjoint({*ARITHMETIC, *NOT_TO_ASK_A_SERVER})
+    assert by_folder.isdisjoint({*ARITHMETIC, "expunge.server.service"})
+    assert shown.isdisjoint({*ARITHMETIC, "expunge.client.store"})
+    assert synced.isdisjoint({*SLOW, "scipy", "expunge.data.readers", "expunge.server.service"})
 
 
 def test_what_is_left_when_a_command_ends_is_not_searched_for_cycles() -> None:
@@ -185,9 +298,30 @@ def test_what_a_process_imports_for_its_command_is_not_searched_for_cycles(
     assert "frozen" in told
 
 
-def test_a_command_that_opens_samples_is_seen_to_import_arithmetic(place: Federation) -> None:
-    listed = imported_by_command("client", "list", "--dir", str(place.path / "clinic-a"))
-    assert "numpy" in listed
+@pytest.mark.parametrize(
+    "command",
+    [
+        "client list --dir {path}/clinic-a",
+        "client export --subject p2 --dry-run --dir {path}/clinic-a",
+        "client forget --subject p2 --dry-run --dir {path}/clinic-a",
+        "predict {path}/clinic-a.csv --dir {path}/clinic-a",
+    ],
+)
+def test_a_command_that_opens_samples_imports_numpy_and_no_blas(
+    place: Federation, command: str
+) -> None:
+    loaded = imported_by_command(*command.format(path=place.path).split())
+    assert "numpy" in loaded
+    assert loaded.isdisjoint({*SLOW, "scipy", "concurrent.futures.thread", "expunge.solvers.base"})
+
+
+def test_a_command_that_multiplies_imports_no_more_of_scipy_than_that(place: Federation) -> None:
+    spec, shard = place.path / "spec.json", place.path / "shard.npz"
+    run("server", "spec", "-o", spec, "--office", place.office)
+    np.savez(shard, feature=np.eye(3), label=np.array(["cat", "dog", "cat"]))
+    loaded = imported_by_command("statistics", str(shard), "--spec", str(spec))
+    assert "scipy" in loaded
+    assert loaded.isdisjoint(SLOW)
 
 
 def groups(group: Group) -> list[Group]:

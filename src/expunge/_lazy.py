@@ -1,5 +1,5 @@
 """Names of a package that are imported when they are first asked for, and what dir() shows (PEP
-562).
+562); extension modules of another package without the package.
 
 A package's `__init__` says under TYPE_CHECKING where its names come from, for editors and mypy, and
 gives the same names to `lazy_names`; tests/test_startup.py compares the two. So a program that
@@ -8,9 +8,16 @@ needs a light module of the package does not wait for numpy and scipy, which the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from importlib.machinery import ExtensionFileLoader, ModuleSpec, PathFinder
+from threading import Lock
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
 
 
 def lazy_names(
@@ -48,3 +55,58 @@ def public_dir(module: str, modules: Collection[str] = ()) -> Callable[[], list[
         return sorted({*attributes["__all__"], *dunders, *modules})
 
     return listed
+
+
+class Extensions:
+    """Extension modules of a package that is slow to import, loaded without it.
+
+    Law: whoever imports one of them later, as the package itself does, gets the module that was
+    loaded here, and the package gets it as an attribute, as if it had been imported then. For that
+    the import system finds it here.
+    """
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+        self._modules: dict[str, ModuleType] = {}
+        self._specs: dict[str, ModuleSpec] = {}
+        self._lock = Lock()
+
+    def module(self, name: str) -> ModuleType | None:
+        """A module of the package; None if there is no such file, or the package is imported."""
+        full = f"{self._package}.{name}"
+        with self._lock:
+            if full not in self._modules and self._package not in sys.modules:
+                self._load(full)
+            return self._modules.get(full)
+
+    def _load(self, full: str) -> None:
+        from importlib.util import find_spec, module_from_spec  # noqa: PLC0415 - for arithmetic only
+
+        package = find_spec(self._package)  # imports the packages around it, and not it
+        spec = package and PathFinder.find_spec(full, package.submodule_search_locations)
+        if not spec or not isinstance(spec.loader, ExtensionFileLoader):
+            return
+        try:
+            module = module_from_spec(spec)
+            spec.loader.exec_module(module)
+        except ImportError:  # it cannot do without the package
+            return
+        if not self._modules:
+            sys.meta_path.insert(0, self)
+        spec.loader = cast("Loader", self)
+        self._modules[full], self._specs[full] = module, spec
+        sys.modules.pop(full, None)  # some put themselves there; the package is to ask for them
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Where a module is, for the import system, if it was loaded here."""
+        del path, target
+        return self._specs.get(fullname)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """That module."""
+        return self._modules[spec.name]
+
+    def exec_module(self, module: ModuleType) -> None:
+        """It has been executed."""

@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cholesky, eigvalsh, lapack
-from scipy.linalg.blas import dtrsm
+from scipy.linalg import cholesky, eigvalsh
 
 from expunge._lazy import public_dir
 from expunge.errors import InputError, PosteriorError
 from expunge.exact import blas, wide
+from expunge.exact.blas import scipy_blas, scipy_lapack
 from expunge.ridge.encoding import BLOCK_ROWS, finite_blocks
 from expunge.ridge.head import Head
 from expunge.ridge.spec import Spec
@@ -485,7 +485,7 @@ class _Fit:
     @cached_property
     def inverse(self) -> Float:
         """H^-1, symmetric to the bit."""
-        lower: Float = np.tril(lapack.dpotri(self.factor, lower=1)[0])
+        lower: Float = np.tril(scipy_lapack.dpotri(self.factor, lower=1)[0])
         return lower + np.tril(lower, -1).T
 
     @property
@@ -580,7 +580,7 @@ def _solve_lower(factor: Float, right: Float, *, transposed: bool = False) -> Fl
 
     LAPACK's own routine would wake every thread even for the smallest factor.
     """
-    solution: Float = dtrsm(1.0, factor, right, lower=1, trans_a=int(transposed))
+    solution: Float = scipy_blas.dtrsm(1.0, factor, right, lower=1, trans_a=int(transposed))
     return solution
 
 

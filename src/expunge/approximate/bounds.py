@@ -43,11 +43,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import blas as _blas
-from scipy.linalg import lapack
 
 from expunge.errors import InputError
 from expunge.exact import blas
+from expunge.exact.blas import scipy_blas, scipy_lapack
 
 ROUNDED = (
     1 + 2.0**-40
@@ -268,7 +267,7 @@ def factor(upper: Float, shift: float, sign: int = 1) -> Float | None:
     """The lower Cholesky factor, column-major, of sign * A + shift * I; None if there is none."""
     shifted = upper.copy() if sign > 0 else np.negative(upper)
     shifted.flat[:: len(upper) + 1] += shift
-    lower, info = lapack.dpotrf(shifted.T, lower=1, clean=0, overwrite_a=1)
+    lower, info = scipy_lapack.dpotrf(shifted.T, lower=1, clean=0, overwrite_a=1)
     return None if info != 0 else np.asarray(lower)
 
 
@@ -330,7 +329,7 @@ def floor(upper: Float, shift: float, lower: Float | None = None) -> float:
     if lower is None:
         return 0.0
     _, largest = _ritz(
-        lambda vector: np.asarray(lapack.dpotrs(lower, vector, lower=1)[0]),
+        lambda vector: np.asarray(scipy_lapack.dpotrs(lower, vector, lower=1)[0]),
         len(upper),
         _INVERSE_STEPS,
     )
@@ -386,10 +385,10 @@ def _estimates(upper: Float) -> tuple[float, float]:
     """About the smallest and the largest eigenvalue: nothing that is claimed rests on them."""
     width = len(upper)
     if width <= _SMALL:
-        values = lapack.dsyevd(upper.T, compute_v=0, lower=1)[0]
+        values = scipy_lapack.dsyevd(upper.T, compute_v=0, lower=1)[0]
         return float(values[0]), float(values[-1])
     return _ritz(
-        lambda vector: np.asarray(_blas.dsymv(1.0, upper.T, vector, lower=1)), width, _STEPS
+        lambda vector: np.asarray(scipy_blas.dsymv(1.0, upper.T, vector, lower=1)), width, _STEPS
     )
 
 
@@ -407,12 +406,14 @@ def _ritz(apply: Callable[[Float], Float], width: int, steps: int) -> tuple[floa
         diagonal.append(float(np.multiply(image, vector).sum()))
         vectors = basis[: step + 1]
         for _ in range(2):  # twice is enough to stay orthogonal
-            image = image - _blas.dgemv(1.0, vectors.T, _blas.dgemv(1.0, vectors.T, image, trans=1))
+            image = image - scipy_blas.dgemv(
+                1.0, vectors.T, scipy_blas.dgemv(1.0, vectors.T, image, trans=1)
+            )
         length = blas.norm(image)
         if not length > 2.0**-40 * max(map(abs, diagonal)):
             break
         beside.append(length)
         vector = image / length
     small = np.diag(diagonal) + np.diag(beside[: len(diagonal) - 1], 1)
-    values = lapack.dsyevd(small.T, compute_v=0, lower=1)[0]
+    values = scipy_lapack.dsyevd(small.T, compute_v=0, lower=1)[0]
     return float(values[0]), float(values[-1])

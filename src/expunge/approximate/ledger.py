@@ -15,7 +15,6 @@ from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import lapack
 
 from expunge.approximate import bounds
 from expunge.approximate import bounds as formulas
@@ -23,6 +22,7 @@ from expunge.approximate.bounds import ROUNDED, Bounds, Interval
 from expunge.approximate.message import ApproximateMessage
 from expunge.errors import ImpossibleDeletionError, InputError, NotAGramError, SpecMismatchError
 from expunge.exact import blas
+from expunge.exact.blas import scipy_lapack
 from expunge.ridge.head import predictions_of, scores_of
 from expunge.ridge.plausibility import count_problem
 from expunge.ridge.spec import Spec
@@ -518,7 +518,7 @@ class ApproximateLedger:
                 f"S_ap + gamma I cannot be proven positive definite with gamma = {used:g}: reset "
                 "the ledger from exact statistics, or choose a larger gamma"
             )
-        weights = np.ascontiguousarray(lapack.dpotrs(lower, sums.moment, lower=1)[0])
+        weights = np.ascontiguousarray(scipy_lapack.dpotrs(lower, sums.moment, lower=1)[0])
         error_bounds = self._bounds(weights, used, floor)
         weights.flags.writeable = False
         if gamma is None:

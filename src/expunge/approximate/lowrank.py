@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
-from scipy.linalg import lapack
 
 from expunge.approximate.bounds import UNIT, residual_enclosure
 from expunge.approximate.message import PRECISIONS, ApproximateMessage, Batch
 from expunge.errors import InputError, ShapeError
 from expunge.exact import blas
+from expunge.exact.blas import scipy_lapack
 
 Float = NDArray[np.float64]
 
@@ -156,7 +156,7 @@ def row_space(rows: Float) -> tuple[Float, Float]:
     orthogonal and span F's.
     """
     inner = blas.multiply(rows, np.ascontiguousarray(rows.T))
-    values, vectors, _ = lapack.dsyevd(inner, compute_v=1)
+    values, vectors, _ = scipy_lapack.dsyevd(inner, compute_v=1)
     return values[::-1], vectors[:, ::-1]
 
 
@@ -264,7 +264,7 @@ def truncated(rows: Float, rank: int, draw: np.random.Generator) -> Float:  # no
         return blas.multiply(np.ascontiguousarray(vectors[:, :rank].T), np.ascontiguousarray(rows))
     gram = np.zeros((rows.shape[1], rows.shape[1]))
     blas.add_gram(np.ascontiguousarray(rows), gram)
-    values, vectors, _ = lapack.dsyevd(gram.T, compute_v=1, lower=1, overwrite_a=1)
+    values, vectors, _ = scipy_lapack.dsyevd(gram.T, compute_v=1, lower=1, overwrite_a=1)
     mask = values[::-1][:rank] > 0.0
     chosen = vectors[:, ::-1][:, :rank][:, mask]
     return np.ascontiguousarray((chosen * np.sqrt(values[::-1][:rank][mask])).T)

@@ -1,4 +1,4 @@
-"""A client's store and agent, from what was typed.
+"""A client's store, agent and backbone, from what was typed.
 
 A carrier may be watched: progress bars show what an agent has sent, what it waits for and what it
 has recomputed.
@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
+from expunge import backbones
 from expunge.cli import _connect
 from expunge.cli._connect import carrier_to, is_url, layout_at, require_client
 from expunge.cli._options import WAIT, WAIT_AFTER
 from expunge.cli._output import Bars, Screen
-from expunge.cli._samples import opened_backbone, recomputing
 from expunge.client import Agent, ClientStore
+from expunge.client.samples import FILE_SOURCE, TEXT_SOURCE, Recompute
 from expunge.errors import BackboneError, ExpungeError
 from expunge.kinds import AnsweredPhase
+from expunge.ridge.spec import Spec
 from expunge.wire import payloads
 from expunge.wire.carrier import Carrier
 
@@ -189,6 +194,30 @@ def agent_on(
             progress=recomputed(store, show),
             patience=wait,
         )
+
+
+def opened_backbone(spec: Spec, description: str | Mapping[str, Any]) -> Backbone:
+    """The backbone of a description, if it is the one that the spec pins."""
+    backbone = backbones.backbone_from(description)
+    backbones.require_fingerprint(spec, backbone)
+    return backbone
+
+
+def recomputing(backbone: Backbone | None) -> Recompute | None:
+    """What computes features again from their sources."""
+    if backbone is None:
+        return None
+
+    def recompute(sources: Sequence[str]) -> NDArray[Any]:
+        given = [
+            Path(source.removeprefix(FILE_SOURCE))
+            if source.startswith(FILE_SOURCE)
+            else source.removeprefix(TEXT_SOURCE)
+            for source in sources
+        ]
+        return np.asarray(backbone.features(given))
+
+    return recompute
 
 
 def backbone_of(store: ClientStore, description: str | None) -> Backbone | None:

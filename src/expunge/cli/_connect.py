@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 from expunge.cli._output import Screen, typed
 from expunge.errors import InputError, ShreddedError, StoreBusyError, StoreError
 from expunge.federation.layout import Layout
+from expunge.storage.files import FolderLock
 from expunge.wire.carrier import Carrier
 
 if TYPE_CHECKING:
@@ -107,10 +108,12 @@ def _remote(url: str, ca: str) -> Carrier:
 
 
 def _local(address: str) -> Carrier:
-    from expunge.transport.local import LocalCarrier  # noqa: PLC0415 - brings the whole server: not for those who have a URL
-
     layout = layout_at(address)
     try:
+        if layout.serving():
+            FolderLock(layout.server).release()  # before the server's code is imported for nothing
+        from expunge.transport.local import LocalCarrier  # noqa: PLC0415 - brings the whole server: not for those who have a URL
+
         return LocalCarrier.open(
             layout.server, mirrors=layout.mirrors, timeout=0.0 if layout.serving() else PATIENCE
         )

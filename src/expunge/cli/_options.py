@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from expunge.errors import InputError
 from expunge.wire.schema import UNDISCLOSED
+
+if TYPE_CHECKING:
+    from expunge.ridge.spec import Spec
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -123,6 +127,11 @@ def mirror_option(when: str = ", on another disk") -> Callable[[Function], Funct
 def backbone_option(text: str = BACKBONE) -> Callable[[Function], Function]:
     """--backbone."""
     return click.option("--backbone", metavar="DESCRIPTION", help=text)
+
+
+def backbone_argument(spec: Spec, description: str | None = None) -> str:
+    """`--backbone` for a command to type next, where the spec pins a backbone; else nothing."""
+    return f" --backbone {shlex.quote(description or 'DESCRIPTION')}" if spec.backbone else ""
 
 
 def subject_text(given: str) -> str:

@@ -4,8 +4,7 @@ backbone; what is said about them.
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,8 +22,6 @@ from expunge.data.raw import Raw, holds_raw, list_raw, raw_column
 from expunge.data.readers import Inputs, load_inputs, load_samples
 from expunge.errors import InputError
 from expunge.ridge.spec import Spec
-
-Recompute = Callable[[Sequence[str]], NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -47,35 +44,6 @@ class LoadedSamples:
 
     def __len__(self) -> int:
         return len(self.ids)
-
-
-def opened_backbone(spec: Spec, description: str | Mapping[str, Any]) -> backbones.Backbone:
-    """The backbone of a description, if it is the one that the spec pins."""
-    backbone = backbones.backbone_from(description)
-    backbones.require_fingerprint(spec, backbone)
-    return backbone
-
-
-def backbone_argument(spec: Spec, description: str | None = None) -> str:
-    """`--backbone` for a command to type next, where the spec pins a backbone; else nothing."""
-    return f" --backbone {shlex.quote(description or 'DESCRIPTION')}" if spec.backbone else ""
-
-
-def recomputing(backbone: backbones.Backbone | None) -> Recompute | None:
-    """What computes features again from their sources."""
-    if backbone is None:
-        return None
-
-    def recompute(sources: Sequence[str]) -> NDArray[Any]:
-        given = [
-            Path(source.removeprefix(FILE_SOURCE))
-            if source.startswith(FILE_SOURCE)
-            else source.removeprefix(TEXT_SOURCE)
-            for source in sources
-        ]
-        return np.asarray(backbone.features(given))
-
-    return recompute
 
 
 def is_raw(path: Path, backbone: backbones.Backbone | None) -> bool:

@@ -23,13 +23,13 @@ from expunge.cli._identifiers import Identifier, resolve
 from expunge.cli._options import (
     FOLDER,
     at_option,
+    backbone_argument,
     host_option,
     mirror_option,
     output_option,
     port_option,
 )
 from expunge.cli._output import GOOD, Screen, count, facts, next_steps, title, typed, unwrapped
-from expunge.cli._samples import backbone_argument
 from expunge.cli.enroll import addresses, token_from
 from expunge.errors import StoreBusyError
 from expunge.federation.layout import Layout, url_of

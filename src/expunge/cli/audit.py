@@ -15,7 +15,6 @@ import click
 from rich.text import Text
 
 from expunge.cli import _command, _connect
-from expunge.cli._agent import agent_on, backbone_of, store_at
 from expunge.cli._command import command
 from expunge.cli._connect import OfficeConnection, office_at, office_folder
 from expunge.cli._identifiers import Identifier, resolve
@@ -32,14 +31,12 @@ from expunge.cli._output import (
     typed,
     unwrapped,
 )
-from expunge.cli._samples import recomputing
-from expunge.client import SyncResult
-from expunge.client.sync import patience, sync_all
 from expunge.errors import EvidenceError, ExpungeError
 from expunge.evidence.wording import moment
 from expunge.ridge.spec import Spec
 
 if TYPE_CHECKING:
+    from expunge.client import SyncResult
     from expunge.federation.recovery import Rebuilt
 
 _PAUSE = 0.3  # seconds between polls of an audit in progress
@@ -123,6 +120,11 @@ def _let_answer(connection: OfficeConnection, folders: tuple[Path, ...]) -> dict
 
     The others are asked all the same.
     """
+    if not folders:
+        return {}
+    from expunge.cli._agent import agent_on, backbone_of, store_at  # noqa: PLC0415 - bring a client
+    from expunge.client.sync import SyncResult, patience, sync_all  # noqa: PLC0415 - the same
+
     problems: dict[str, str] = {}
 
     def answer(folder: Path) -> SyncResult:
@@ -255,6 +257,7 @@ def _answers(outcome: dict[str, Any], *, masked: bool) -> list[tuple[str, object
 
 
 def _rebuild(directory: Path, folders: tuple[Path, ...]) -> None:
+    from expunge.cli._agent import backbone_of, recomputing, store_at  # noqa: PLC0415 - bring a client
     from expunge.federation.recovery import rebuild_server  # noqa: PLC0415 - brings the whole server
 
     screen = Screen.current()

@@ -13,7 +13,14 @@ import numpy as np
 from rich.console import RenderableType
 
 from expunge.cli import _command
-from expunge.cli._agent import agent_of, backbone_of, next_round, store_at, unserved
+from expunge.cli._agent import (
+    agent_of,
+    backbone_of,
+    next_round,
+    recomputing,
+    store_at,
+    unserved,
+)
 from expunge.cli._command import command
 from expunge.cli._connect import carrier_to, sync_command
 from expunge.cli._format import (
@@ -57,7 +64,6 @@ from expunge.cli._samples import (
     is_raw,
     read_features,
     read_raw,
-    recomputing,
     source_of,
 )
 from expunge.cli._selection import refuse_missing, selection_of, selection_options

@@ -7,13 +7,19 @@ from pathlib import Path
 import click
 
 from expunge.cli import _command
-from expunge.cli._agent import agent_of, backbone_of, next_round, store_at, unserved
+from expunge.cli._agent import (
+    agent_of,
+    backbone_of,
+    next_round,
+    recomputing,
+    store_at,
+    unserved,
+)
 from expunge.cli._command import command
 from expunge.cli._connect import sync_command
 from expunge.cli._format import require_complete, show_synced, show_way_on, synced_value
 from expunge.cli._options import at_option, backbone_option, client_option, wait_options, yes_option
 from expunge.cli._output import GOOD, WAITS, Screen, count, line
-from expunge.cli._samples import recomputing
 from expunge.cli.client_status import show_forgotten
 from expunge.client import SyncResult
 from expunge.kinds import MESSAGES

@@ -15,9 +15,14 @@ from expunge.backbones import Backbone, backbone_from, require_fingerprint
 from expunge.cli._agent import store_at
 from expunge.cli._command import command
 from expunge.cli._connect import absolute, carrier_to
-from expunge.cli._options import FOLDER, at_option, backbone_option, mirror_option
+from expunge.cli._options import (
+    FOLDER,
+    at_option,
+    backbone_argument,
+    backbone_option,
+    mirror_option,
+)
 from expunge.cli._output import Screen, facts, next_steps, title, typed, unwrapped
-from expunge.cli._samples import backbone_argument
 from expunge.client import ClientStore, enrol
 from expunge.client.enrolment import federation_spec
 from expunge.client.enrolment import rejoin as rejoined

@@ -23,13 +23,13 @@ from expunge.cli._command import command
 from expunge.cli._options import (
     FILE,
     FOLDER,
+    backbone_argument,
     backbone_option,
     host_option,
     mirror_option,
     port_option,
 )
 from expunge.cli._output import Screen, count, facts, line, next_steps, typed, unwrapped
-from expunge.cli._samples import backbone_argument
 from expunge.errors import FormatError, InputError
 from expunge.exact import Grid
 from expunge.federation.founding import found_federation

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.backbones import Backbone
-from expunge.cli._agent import backbone_of
+from expunge.cli._agent import backbone_of, opened_backbone
 from expunge.cli._command import command
 from expunge.cli._connect import read_store, sync_command
 from expunge.cli._evidence import chains_from, head_from, key_from, store_head
@@ -27,7 +27,7 @@ from expunge.cli._options import (
     output_option,
 )
 from expunge.cli._output import Screen, count, facts, line, table, unwrapped
-from expunge.cli._samples import opened_backbone, read_inputs
+from expunge.cli._samples import read_inputs
 from expunge.client import ClientStore
 from expunge.data.columns import Keys
 from expunge.data.readers import Inputs

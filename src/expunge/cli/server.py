@@ -13,7 +13,14 @@ from expunge.cli import _command, _warnings
 from expunge.cli._aggregation import culprits_in_words, held_up, rules_in_words
 from expunge.cli._command import group
 from expunge.cli._connect import OfficeConnection, layout_at_hand, office_at
-from expunge.cli._options import NOT_DISCLOSED, disclosed, office_options, output_option, yes_option
+from expunge.cli._options import (
+    NOT_DISCLOSED,
+    backbone_argument,
+    disclosed,
+    office_options,
+    output_option,
+    yes_option,
+)
 from expunge.cli._output import (
     GOOD,
     WAITS,
@@ -27,7 +34,6 @@ from expunge.cli._output import (
     typed,
     unwrapped,
 )
-from expunge.cli._samples import backbone_argument
 from expunge.cli.server_backup import backup, renew_certificate, restore, rotate_key
 from expunge.cli.server_disputes import dispute, disputes, judge
 from expunge.errors import InputError

@@ -36,7 +36,6 @@ from expunge.ridge.encoding import Rows
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums
-from expunge.solvers.float64 import Factor
 from expunge.storage.sqlite import Database
 from expunge.wire import request, schema
 from expunge.wire.messages import FactorPart, GramPart, Message, Part, RowsPart, beyond, fitting
@@ -71,6 +70,8 @@ def _gram(spec: Spec, blocks: Iterable[Block]) -> GramPart:
 
 def _factor(spec: Spec, blocks: Iterable[Block]) -> FactorPart:
     """R and Q'Y of the rows so far take the place of those rows, block by block."""
+    from expunge.solvers.float64 import Factor  # noqa: PLC0415 - for federations in float64 only
+
     r, coefficients = np.zeros((0, spec.width)), np.zeros((0, spec.columns))
     count, class_counts = 0, np.zeros(spec.columns if spec.is_classification else 0, dtype=np.int64)
     for block in blocks:

@@ -9,22 +9,26 @@ column-major order); entries below the diagonal are never read.
 being error-free, which holds for any plain BLAS in any order of summation, with or without FMA, on
 any number of threads, and fails for one that forms sums of entries first (Strassen) or emulates
 fp64.
+
+The routines are in extension modules of `scipy.linalg`, which take a few milliseconds to load; the
+package around them takes longer than numpy. So a routine is looked up when it is first called, in
+its extension module, and `scipy.linalg` is imported only where that module is not as we know it.
+Either way it is the same routine of the same library.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import blas as _blas
-from scipy.linalg import cython_blas
-from scipy.linalg import lapack as _lapack
 
+from expunge._lazy import Extensions
 from expunge.errors import PlatformError
 
 Float = NDArray[np.float64]
@@ -33,19 +37,58 @@ EXACT_LIMIT = (
     2.0**53
 )  # integers up to here are exact in float64, and so are sums whose absolute products stay below it
 
+_LINALG = "scipy.linalg"
+_extensions = Extensions(_LINALG)
+
+
+class _Routines:
+    """The names of an extension module, or of the public module that has what it lacks."""
+
+    def __init__(self, extension: str, public: str) -> None:
+        self._extension, self._public = extension, public
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(_extensions.module(self._extension), name, None)
+        if found is None:
+            found = getattr(import_module(f"{_LINALG}.{self._public}"), name)
+        setattr(self, name, found)  # from now on it is an ordinary attribute
+        return found
+
+
+if TYPE_CHECKING:
+    from scipy.linalg import blas, lapack
+
+    scipy_blas = blas
+    scipy_lapack = lapack
+else:
+    scipy_blas = _Routines("_fblas", "blas")
+    scipy_lapack = _Routines("_flapack", "lapack")
+_cython_blas = _Routines("cython_blas", "cython_blas")
+
+
+def load() -> None:
+    """Load the library, for those who must find it in this process."""
+    _library_function("dgemm", 13)
+
+
+def typed_routines(library: Any, names: Iterable[str], dtype: np.dtype[Any]) -> list[Any]:
+    """Routines of `scipy_blas` or `scipy_lapack` for float32 or float64."""
+    prefix = {np.dtype(np.float32): "s", np.dtype(np.float64): "d"}[dtype]
+    return [getattr(library, f"{prefix}{name}") for name in names]
+
 
 def multiply(left: Float, right: Float) -> Float:
     """left @ right for row-major arrays."""
-    return _blas.dgemm(1.0, right.T, left.T).T
+    return scipy_blas.dgemm(1.0, right.T, left.T).T
 
 
+@cache
 def _library_function(name: str, arguments: int) -> Callable[..., None]:
     """A BLAS routine by its address in scipy's library.
 
     Unlike scipy's wrapper such a call lets other threads run.
     """
-    capsules: dict[str, object] = dict(cython_blas.__pyx_capi__)
-    capsule = capsules[name]
+    capsule = _cython_blas.__pyx_capi__[name]
     api = ctypes.pythonapi
     signature = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", api))(
         capsule
@@ -54,10 +97,6 @@ def _library_function(name: str, arguments: int) -> Callable[..., None]:
         ("PyCapsule_GetPointer", api)
     )
     return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * arguments)(pointer(capsule, signature))
-
-
-_dsyrk = _library_function("dsyrk", 10)
-_dgemm = _library_function("dgemm", 13)
 
 
 def _scalars(*values: int | float | bytes) -> list[Any]:
@@ -77,7 +116,9 @@ def add_gram(rows: Float, total: Float, factor: float = 1.0) -> None:
     _require_plain(rows, total)
     scalars = _scalars(b"L", b"N", len(total), len(rows), float(factor), 1.0)
     lower, plain, size, length, alpha, beta = map(ctypes.addressof, scalars)
-    _dsyrk(lower, plain, size, length, alpha, rows.ctypes.data, size, beta, total.ctypes.data, size)
+    source, target = rows.ctypes.data, total.ctypes.data
+    dsyrk = _library_function("dsyrk", 10)
+    dsyrk(lower, plain, size, length, alpha, source, size, beta, target, size)
 
 
 def add_packed_square(row: Float, packed: Float, factor: float = 1.0) -> None:
@@ -85,7 +126,7 @@ def add_packed_square(row: Float, packed: Float, factor: float = 1.0) -> None:
     _require_plain(row, packed)
     if len(packed) != packed_length(len(row)):
         raise TypeError("the packed triangle is not of the row's length")
-    _blas.dspr(len(row), float(factor), row, packed, lower=1, overwrite_ap=1)
+    scipy_blas.dspr(len(row), float(factor), row, packed, lower=1, overwrite_ap=1)
 
 
 def add_product(left: Float, right: Float, total: Float, factor: float = 1.0) -> None:
@@ -102,7 +143,7 @@ def _dgemm_into(
     plain, flip, columns, rows, length, apart, alpha, beta = map(ctypes.addressof, scalars)
     source, other, target = right.ctypes.data, left.ctypes.data, total.ctypes.data
     sides = (alpha, source, apart, other, rows, beta, target, columns)
-    _dgemm(plain, flip, columns, rows, length, *sides)
+    _library_function("dgemm", 13)(plain, flip, columns, rows, length, *sides)
 
 
 def multiply_transposed(left: Float, right: Float) -> Float:
@@ -129,8 +170,8 @@ def multiply_panel(left: Float, right: Float) -> Float:
 def symmetric_multiply(upper: Float, right: Float) -> Float:
     """A @ right for the symmetric A whose upper triangle is given; `right` row-major."""
     if right.shape[1] == 1:
-        return _blas.dsymv(1.0, upper.T, right[:, 0], lower=1)[:, None]
-    return np.ascontiguousarray(_blas.dsymm(1.0, upper.T, np.asfortranarray(right), lower=1))
+        return scipy_blas.dsymv(1.0, upper.T, right[:, 0], lower=1)[:, None]
+    return np.ascontiguousarray(scipy_blas.dsymm(1.0, upper.T, np.asfortranarray(right), lower=1))
 
 
 def norm(array: Float) -> float:
@@ -146,19 +187,19 @@ def column_norms(array: Float) -> Float:
 
 def smallest_eigenvalue(symmetric: Float) -> float:
     """The smallest eigenvalue of a small symmetric matrix."""
-    values, _, _ = _lapack.dsyevd(symmetric, compute_v=0)
+    values, _, _ = scipy_lapack.dsyevd(symmetric, compute_v=0)
     return float(values[0])
 
 
 def packed_from_upper(upper: Float) -> Float:
     """The upper triangle, row by row, as one vector."""
-    packed: Float = _lapack.dtrttp(upper.T, uplo="L")[0]
+    packed: Float = scipy_lapack.dtrttp(upper.T, uplo="L")[0]
     return packed
 
 
 def upper_from_packed(size: int, packed: Float) -> Float:
     """The inverse of `packed_from_upper`; entries below the diagonal are arbitrary."""
-    upper: Float = _lapack.dtpttr(size, packed, uplo="L")[0].T
+    upper: Float = scipy_lapack.dtpttr(size, packed, uplo="L")[0].T
     return upper
 
 
@@ -180,16 +221,19 @@ def require_exact() -> None:
 
     The case is built to fail: every sum of absolute products comes close to 2^53 and ends in
     arbitrary bits, so that a single extra bit anywhere (a sum of two blocks, a rounded
-    intermediate) shows. Entries are a constant less a little noise, so that the answers follow in
-    integers.
+    intermediate) shows. Entries are a constant less a little noise of rank 3, so that the answers
+    follow in integers, and soon.
     """
-    rows, width, columns = 2048, 192, 8
-    most, wider = 2**21 - 1, 2**24 - 1
-    noise = ((np.arange(rows * width, dtype=np.int64) * 2654435761 >> 16) % 61).reshape(rows, width)
+    rows, width, columns = 512, 192, 8
+    most, wider = 2**22 - 1, 2**23 - 1
+    numbers = np.arange(1, 3 * (rows + width) + 1, dtype=np.int64)
+    parts = (numbers * numbers * 2654435761 >> 20) % 5
+    tall, flat = parts[: 3 * rows].reshape(rows, 3), parts[3 * rows :].reshape(3, width)
+    noise = tall @ flat
     sums = noise.sum(axis=0)
-    inner = np.einsum("ki,kj->ij", noise, noise, optimize=False)
+    inner = flat.T @ (tall.T @ tall) @ flat
     expected = rows * most**2 - most * (sums[:, None] + sums) + inner
-    matrix = np.ascontiguousarray(most - noise, dtype=np.float64)
+    matrix = np.subtract(most, noise, dtype=np.float64)
     gram = np.zeros((width, width))
     add_gram(matrix, gram)
     general = multiply_transposed(matrix, matrix)
@@ -201,13 +245,9 @@ def require_exact() -> None:
         - most * change.sum(axis=1)[:, None]
         + change @ digits
     )
-    product = symmetric_multiply(
-        (wider - change).astype(np.float64), np.ascontiguousarray(most - digits, dtype=np.float64)
-    )
-    whole, right = (
-        (wider - change).astype(np.float64),
-        np.ascontiguousarray(most - digits, dtype=np.float64),
-    )
+    whole = np.subtract(wider, change, dtype=np.float64)
+    right = np.subtract(most, digits, dtype=np.float64)
+    product = symmetric_multiply(whole, right)
     single = np.concatenate(
         [symmetric_multiply(whole, right[:, [index]]) for index in range(columns)], axis=1
     )

@@ -11,12 +11,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
+from typing import TYPE_CHECKING
 
-import threadpoolctl
-from threadpoolctl import ThreadpoolController
+from expunge.exact import blas
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 # Entries touched at a time by element-wise passes: a few arrays of this size stay in the cache
 CHUNK = 24576
@@ -33,6 +35,10 @@ def cores() -> int:
 
 @cache
 def _controller() -> ThreadpoolController:
+    """The libraries of this process, ours among them."""
+    from threadpoolctl import ThreadpoolController  # noqa: PLC0415 - few commands set limits
+
+    blas.load()
     return ThreadpoolController()
 
 
@@ -40,7 +46,9 @@ def _release() -> None:
     """Newer threadpoolctl lets only one thread set limits, silently; here the last one to leave
     must be able to.
     """
-    clear = getattr(threadpoolctl.OpenBLASController, "clear_controlling_thread", None)
+    from threadpoolctl import OpenBLASController  # noqa: PLC0415 - few commands set limits
+
+    clear = getattr(OpenBLASController, "clear_controlling_thread", None)
     if clear is not None:
         clear(force=True)
 
@@ -87,6 +95,8 @@ def share_out(rows: int, workers: int, work: Callable[[int, slice], None]) -> No
     """Call work(worker, slice) for `workers` consecutive slices that cover range(rows),
     concurrently.
     """
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - for many rows only
+
     bounds = [rows * index // workers for index in range(workers + 1)]
     with one_blas_thread(), ThreadPoolExecutor(workers, thread_name_prefix="expunge") as pool:
         futures = [

@@ -19,11 +19,10 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import blas as scipy_blas
-from scipy.linalg import lapack
 
 from expunge.errors import NotAGramError
 from expunge.exact import blas
+from expunge.exact.blas import scipy_blas, scipy_lapack
 from expunge.ridge.spec import Spec
 from expunge.solvers.chain import RankOneChain
 from expunge.solvers.refinement import Propose
@@ -83,7 +82,7 @@ class CholeskyFactor:
             half = scipy_blas.dtrsv(self._factor, right[:, 0], lower=1)
             single: Float = scipy_blas.dtrsv(self._factor, half, lower=1, trans=1)
             return single[:, None]
-        solution, _ = lapack.dpotrs(self._factor, right, lower=1)
+        solution, _ = scipy_lapack.dpotrs(self._factor, right, lower=1)
         return np.ascontiguousarray(solution)
 
     def inverse(self) -> Float:
@@ -92,9 +91,11 @@ class CholeskyFactor:
         """
         width = len(self._factor)
         if width <= _SMALL_WIDTH:
-            half = np.ascontiguousarray(lapack.dtrtrs(self._factor, np.eye(width), lower=1)[0])
+            half = np.ascontiguousarray(
+                scipy_lapack.dtrtrs(self._factor, np.eye(width), lower=1)[0]
+            )
             return blas.multiply_transposed(half, half)
-        inverse: Float = lapack.dpotri(self._factor, lower=1, overwrite_c=1)[0].T
+        inverse: Float = scipy_lapack.dpotri(self._factor, lower=1, overwrite_c=1)[0].T
         return inverse
 
 
@@ -105,7 +106,7 @@ def _cholesky(upper: Float, shift: float) -> Float:
     shifted = upper.copy()
     shifted.flat[:: len(upper) + 1] += shift
     factor: Float
-    factor, info = lapack.dpotrf(shifted.T, lower=1, clean=0, overwrite_a=1)
+    factor, info = scipy_lapack.dpotrf(shifted.T, lower=1, clean=0, overwrite_a=1)
     if info != 0:
         raise NotAGramError(
             f"S + gamma I is not positive definite (its leading minor of order {info} is not "

@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg
-from scipy.linalg import blas, lapack
 
 from expunge._lazy import public_dir
 from expunge.errors import NotAGramError, SpecError
+from expunge.exact.blas import scipy_blas, scipy_lapack, typed_routines
 from expunge.ridge.encoding import checked_labels, finite_features
 from expunge.ridge.spec import Spec
 from expunge.solvers.inverse import InfeasibleDowndateError, TrackedInverse
@@ -167,6 +166,8 @@ class FloatSolver(ABC):
 
     def _solved(self, right: Array) -> Array:
         """(S + gamma I)^-1 @ right by Cholesky, from the accumulated gram."""
+        from scipy import linalg  # noqa: PLC0415 - slow to load, and for servers alone
+
         shifted = self.gram.copy()
         shifted.flat[:: self.spec.width + 1] += self.dtype.type(self.spec.gamma)
         try:
@@ -340,8 +341,7 @@ class FloatWoodburySolver(FloatSolver):
             np.eye(spec.width, dtype=self.dtype) / self.dtype.type(spec.gamma)
         )
         self._weights = np.zeros((spec.width, spec.columns), dtype=self.dtype)
-        routines: Any = blas.get_blas_funcs(("gemm", "syrk"), (self._weights,))
-        self._gemm, self._syrk = routines
+        self._gemm, self._syrk = typed_routines(scipy_blas, ("gemm", "syrk"), self.dtype)
         self.resets = 0
 
     def message(self, features: Any, labels: Any) -> Factor:
@@ -438,8 +438,7 @@ def _factor_message(features: Array, targets: Array) -> Factor:
     """R and Q'Y by Householder reflections; one row is its own factor, and none are none."""
     if len(features) <= 1:
         return Factor(features, targets)
-    routines: Any = lapack.get_lapack_funcs(("geqrf", "ormqr"), (features,))
-    geqrf, ormqr = routines
+    geqrf, ormqr = typed_routines(scipy_lapack, ("geqrf", "ormqr"), features.dtype)
     rank = min(features.shape)
     reflections, scales, _, _ = geqrf(features)
     work = max(1, 64 * targets.shape[1])

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import blas, lapack
 
+from expunge.exact.blas import scipy_blas, scipy_lapack, typed_routines
 from expunge.solvers.chain import RankOneChain
 
 Array = NDArray[Any]
@@ -37,7 +37,7 @@ class TrackedInverse:
         # what BLAS calls a lower triangle, column-major
         self._inverse = np.ascontiguousarray(upper).T
         names = ("symv", "symm", "syr", "syrk", "gemm")
-        routines: Any = blas.get_blas_funcs(names, (self._inverse,))
+        routines = typed_routines(scipy_blas, names, self._inverse.dtype)
         self._symv, self._symm, self._syr, self._syrk, self._gemm = routines
         self._chain = RankOneChain(len(upper))
 
@@ -76,8 +76,8 @@ class TrackedInverse:
             return self._update_one(rows[0], sign)
         columns = self.solve(np.ascontiguousarray(rows.T))
         small = np.eye(len(rows), dtype=rows.dtype) + sign * self._gemm(1.0, rows, columns)
-        routines: Any = lapack.get_lapack_funcs(("potrf", "potrs", "trtrs"), (small,))
-        potrf, potrs, trtrs = routines
+        names = ("potrf", "potrs", "trtrs")
+        potrf, potrs, trtrs = typed_routines(scipy_lapack, names, small.dtype)
         factor, info = potrf(small, lower=1, clean=1)
         if info != 0 or float(factor.diagonal().min()) ** 2 < _SMALLEST_PIVOT:
             raise InfeasibleDowndateError

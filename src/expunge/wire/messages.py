@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +25,10 @@ from expunge.kinds import ChangeKind, MessageKind
 from expunge.ridge.encoding import Rows, Targets
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
-from expunge.solvers.float64 import Factor
 from expunge.wire.commitment import COMMITMENT_BYTES, SALT_BYTES
+
+if TYPE_CHECKING:
+    from expunge.solvers.float64 import Factor
 
 _LOG = "Q32s"  # of a group: size and root
 _HARD, _REAL = 0, 1
@@ -231,6 +234,8 @@ def _targets(spec: Spec, count: int, reader: Reader) -> Targets:
 
 
 def _factor(spec: Spec, count: int, reader: Reader) -> FactorPart | None:
+    from expunge.solvers.float64 import Factor  # noqa: PLC0415 - for federations in float64 only
+
     (rank,) = reader.fields("I", "the rank of a factor")
     if not rank and not count:
         return None

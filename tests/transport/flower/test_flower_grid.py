@@ -273,6 +273,32 @@ def test_a_slow_node_is_waited_for_but_not_for_long(
     clinics.check()
 
 
+def test_nodes_that_reply_one_after_another_are_answered_together(tmp_path: Path) -> None:
+    clinics = Clinics(tmp_path, 5)
+    grid, now = Grids(clinics).grid(), [0.0]
+    pulled = grid.pull_messages
+
+    def one_by_one(identities: Sequence[str]) -> Any:
+        now[0] += 1.0
+        return pulled(identities[:1])
+
+    grid.pull_messages = one_by_one
+    carrier = LocalCarrier.open(clinics.server)
+    handler = module("server").CallHandler(
+        carrier, lambda what, problem: pytest.fail(f"{what}: {problem}")
+    )
+    summary = module("server_app").poll_nodes(
+        grid,
+        handler,
+        module("config").RunConfig(clinics.server),
+        clock=lambda: now[0],
+        sleep=lambda _: None,
+    )
+    carrier.close()
+    assert summary.exchanges == 2 * 5
+    clinics.check()
+
+
 def test_too_few_nodes_are_waited_for_until_the_deadline(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,5 +1,5 @@
-"""Flower's simulation runtime as processes of our own: a SuperLink, one run of an app on it, and
-nothing left afterwards.
+"""Flower's runtimes as processes of our own: a SuperLink, SuperNodes in a deployment, one run of an
+app on them, and nothing left afterwards.
 
 Flower may be installed in an environment apart from this one (it wants older versions of some
 libraries): only its programs are called, and what they import is the Expunge of their own
@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sysconfig
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -59,7 +59,7 @@ def programs() -> Path:
 
 def simulate(
     app: Path,
-    config: Mapping[str, str],
+    config: Mapping[str, str | int],
     *,
     nodes: int,
     actors: int,
@@ -71,36 +71,42 @@ def simulate(
     `watch` is called repeatedly during the run. After `seconds` the run is stopped and
     ProtocolError raised.
     """
-    with _home() as home, home.superlink() as port:
+    resources = {
+        "num-supernodes": nodes,
+        "client-resources-num-cpus": 1,
+        "init-args-num-cpus": actors,
+    }
+    options = " ".join(f"{name}={value}" for name, value in resources.items())
+    with _home() as home:
+        home.connect(home.superlink("--simulation"))
+        return home.run(app, config, seconds, watch, "--federation-config", options)
+
+
+def deploy(
+    app: Path,
+    config: Mapping[str, str | int],
+    *,
+    nodes: Sequence[Mapping[str, str]],
+    seconds: float,
+) -> str:
+    """Run the app in this folder on a SuperLink and SuperNodes with these configs, on the loopback
+    interface and without TLS; returns the log.
+
+    After `seconds` the run is stopped and ProtocolError raised.
+    """
+    with _home() as home:
+        port = home.superlink()
         home.connect(port)
-        command = ["run", str(app), "here", "--stream"]
-        command += [
-            "--run-config",
-            " ".join(f"{name}={json.dumps(value)}" for name, value in config.items()),
-        ]
-        resources = {
-            "num-supernodes": nodes,
-            "client-resources-num-cpus": 1,
-            "init-args-num-cpus": actors,
-        }
-        command += [
-            "--federation-config",
-            " ".join(f"{name}={value}" for name, value in resources.items()),
-        ]
-        run = home.start("run", "flwr", *command)
-        end = time.monotonic() + seconds
-        while run.poll() is None:
-            watch()
-            if time.monotonic() >= end:
-                raise ProtocolError(
-                    f"the run on Flower has not ended within {seconds:g} seconds; "
-                    f"{home.told('run')}"
-                )
-            time.sleep(_PAUSE)
-        watch()
-        if run.returncode != 0:
-            raise ProtocolError(f"the run on Flower has failed; {home.told('run')}")
-        return home.log("run")
+        for number, node in enumerate(nodes):
+            command = ["--insecure", "--superlink", f"{_HOST}:{port}", "--host", _HOST]
+            command += ["--port", str(_free_port()), "--node-config", _settings(node)]
+            home.start(f"node-{number}", "flower-supernode", *command)
+        return home.run(app, config, seconds, lambda: None)
+
+
+def _settings(values: Mapping[str, str | int]) -> str:
+    """A config as Flower's programs take it."""
+    return " ".join(f"{name}={json.dumps(value)}" for name, value in values.items())
 
 
 class _Home:
@@ -149,26 +155,42 @@ class _Home:
         )
         (self._folder / "config.toml").write_text(text, encoding="utf-8")
 
-    @contextmanager
-    def superlink(self) -> Iterator[int]:
-        """A SuperLink for simulations, while it is needed; its port."""
+    def superlink(self, *options: str) -> int:
+        """Start a SuperLink, and wait until it listens; its port."""
         port = _free_port()
-        process = self.start(
-            "superlink",
-            "flower-superlink",
-            "--insecure",
-            "--simulation",
-            "--host",
-            _HOST,
-            "--port",
-            str(port),
-        )
+        command = ["--insecure", *options, "--host", _HOST, "--port", str(port)]
+        process = self.start("superlink", "flower-superlink", *command)
         end = time.monotonic() + _START_SECONDS
         while _READY not in self.log("superlink"):
             if process.poll() is not None or time.monotonic() >= end:
                 raise ProtocolError(f"Flower's SuperLink did not start; {self.told('superlink')}")
             time.sleep(_PAUSE)
-        yield port
+        return port
+
+    def run(
+        self,
+        app: Path,
+        config: Mapping[str, str | int],
+        seconds: float,
+        watch: Callable[[], None],
+        *options: str,
+    ) -> str:
+        """Run an app to its end; what it said."""
+        command = ["run", str(app), "here", "--stream", "--run-config", _settings(config)]
+        run = self.start("run", "flwr", *command, *options)
+        end = time.monotonic() + seconds
+        while run.poll() is None:
+            watch()
+            if time.monotonic() >= end:
+                raise ProtocolError(
+                    f"the run on Flower has not ended within {seconds:g} seconds; "
+                    f"{self.told('run')}"
+                )
+            time.sleep(_PAUSE)
+        watch()
+        if run.returncode != 0:
+            raise ProtocolError(f"the run on Flower has failed; {self.told('run')}")
+        return self.log("run")
 
     def end(self) -> None:
         """End everything that was started from here, and wait for it."""

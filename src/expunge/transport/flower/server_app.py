@@ -124,8 +124,7 @@ class _SentMessage:
 class _HeldMessage:
     node: int
     message: NodeMessage
-    # When its answer waits for the other nodes no longer: after as long as the reply took itself
-    until: float
+    until: float  # when as much time has passed since the reply as the reply itself took
 
     @property
     def size(self) -> int:
@@ -210,15 +209,17 @@ class Poll:
         return sum(held.size for held in self._held) > _MOST_HELD
 
     def _due(self) -> list[_HeldMessage]:
-        """What is to be answered now: all that nodes have said, once everybody has, or once
-        somebody has waited for long enough.
+        """What is to be answered now: all that nodes have said, once everybody has, or once nobody
+        has replied for as long as the replies took.
 
-        Answered together, requests share a round, and no client gets an outdated head.
+        Answered together, requests share a round, and no client gets an outdated head: it would be
+        polled again. Nodes that work one after another, as in a simulation, reply one after
+        another.
         """
         now = self._clock()
         if (
             self._waiting
-            and all(message.until >= now for message in self._held)
+            and any(message.until >= now for message in self._held)
             and not self._is_full()
         ):
             return []
