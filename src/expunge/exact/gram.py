@@ -241,6 +241,45 @@ def _two_digits(low: wide.Int64, high: wide.Int64, both: wide.Int64) -> wide.Wid
     return result
 
 
+_PRODUCT_ROWS = 64  # of a product that is compared, at a time
+
+
+def is_gram_of(packed: wide.Wide, rows: NDArray[np.int64]) -> bool:
+    """Whether a packed upper triangle of 128-bit integers is rows.T @ rows, for fewer than 2^14
+    rows of integers below 2^42.
+
+    Proof. Let P be an entry of the product and Q the one that is given. 64-bit integers, which wrap
+    around, give P modulo 2^64; it must be the lower limb of Q. Float64 gives P to within 2^63: for
+    k rows it is off by at most (k + 2) 2^-53 k 2^84 <= 2^61. Together they leave one integer,
+    whose upper limb must be that of Q.
+    """
+    width = rows.shape[1]
+    starts = blas.packed_diagonal(width).tolist()
+    floats = rows.astype(np.float64)
+    below = np.tri(_PRODUCT_ROWS, k=-1, dtype=bool)
+    for first in range(0, width, _PRODUCT_ROWS):
+        count = min(_PRODUCT_ROWS, width - first)
+        given = np.empty((2, count, width - first), dtype=np.int64)
+        for row in range(count):
+            start = starts[first + row]
+            given[:, row, row:] = packed[:, start : start + width - first - row].view(np.int64)
+        lower = np.multiply.outer(rows[0, first : first + count], rows[0, first:])
+        for row in rows[1:]:
+            lower += np.multiply.outer(row[first : first + count], row[first:])
+        close = blas.multiply_panel(
+            np.ascontiguousarray(floats[:, first : first + count]), floats[:, first:]
+        )
+        close -= lower
+        close *= 2.0**-64
+        np.rint(close, out=close)
+        close -= lower < 0  # the lower limb was read as signed
+        same = (given[0] == lower) & (given[1] == close)
+        same[:, :count] |= below[:count, :count]
+        if not same.all():
+            return False
+    return True
+
+
 class CrossSum:
     """The exact sum of left.T @ right over rows added and deleted; it drains into a matrix of
     128-bit integers.
@@ -277,6 +316,15 @@ class CrossSum:
             wide.add_shifted(target, product.astype(np.int64), DIGIT_BITS * (i + j))
         self._products.clear()
         self._budget = 0.0
+
+
+def product(left: Digits, right: Digits) -> wide.Wide:
+    """left.T @ right, exactly."""
+    shape = left.parts[0].shape[1], right.parts[0].shape[1]
+    total, result = CrossSum(*shape), wide.zeros(shape)
+    total.add(left, right, result)
+    total.drain(result)
+    return result
 
 
 # Enough for BLAS to be fast, few enough that little is computed below the diagonal

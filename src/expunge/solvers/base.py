@@ -33,7 +33,7 @@ from expunge.ridge.encoding import (
 from expunge.ridge.feature_names import FeatureNames
 from expunge.ridge.head import Head
 from expunge.ridge.inputs import single_batch
-from expunge.ridge.plausibility import count_problem, problem_with
+from expunge.ridge.plausibility import count_problem, problem_with, rows_behind
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums, require_room
@@ -41,6 +41,7 @@ from expunge.ridge.tables import Matrix, readable_again
 from expunge.solvers.change import Change
 from expunge.solvers.factor import Downdate
 from expunge.solvers.following import REMEDY, FollowedSums
+from expunge.solvers.stream import MOST_ROWS
 from expunge.solvers.system import is_well_conditioned, require_well_conditioned
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -318,7 +319,8 @@ class ExactSolver(FollowedSums):
     def add_statistics(self, statistics: Statistics) -> None:
         """Add samples by their statistics; the same as `add` of the samples behind them.
 
-        There are no rows to follow, so the next head costs a factorisation.
+        Where the statistics give the samples away (those of one, or of one of each of some classes),
+        they are followed like rows. Otherwise the next head may cost a factorisation.
 
         Parameters
         ----------
@@ -341,8 +343,13 @@ class ExactSolver(FollowedSums):
         """
         self._require_spec(statistics)
         require_room(self.count + statistics.count)
+        added = statistics.under(self.spec)
+        rows = self._rows_behind(added)
+        if rows is not None:
+            self.add_rows(rows)
+            return
         with self._changing():
-            self._sums.merge(statistics.under(self.spec))
+            self._sums.merge(added)
             self._by_construction &= statistics.gram_by_construction
             if not statistics.gram_by_construction:
                 self._floor = None
@@ -376,6 +383,14 @@ class ExactSolver(FollowedSums):
         self._require_spec(statistics)
         gone = statistics.under(self.spec)
         require_room(self.count - gone.count)
+        rows = self._rows_behind(gone)
+        if rows is not None:
+            try:
+                self.delete_rows(rows)
+            except ImpossibleDeletionError:
+                rows = None  # refused below as well, with the reason that statistics give
+        if rows is not None:
+            return
         self._end_stream()
         self._system = self._refinement = (
             None  # caches, in whose place the proof below will need memory
@@ -393,6 +408,13 @@ class ExactSolver(FollowedSums):
             self._by_construction = False
             self._rebuilt()
             self._system, self._floor = proof
+
+    def _rows_behind(self, statistics: Statistics) -> Rows | None:
+        """The samples behind statistics that give them away, if following them pays."""
+        most = min(self._most_rows, MOST_ROWS)
+        if 0 < statistics.count <= most and is_well_conditioned(self.spec, self._trace):
+            return rows_behind(statistics)
+        return None
 
     @exclusive
     def amend(self, spec: Spec) -> None:
