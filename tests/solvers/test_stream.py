@@ -182,6 +182,7 @@ def test_what_a_stream_refuses_is_what_statistics_refuse(
     other = CholeskySolver(spec, retained)
     taken = verdict(lambda: solver.delete(foreign, labels[:1]))
     assert taken == verdict(lambda: other.delete_statistics(gone))
+    assert taken == (outcome(lambda: solve(retained - gone)) != "NotAGramError")
     assert outcome(solver.head) == outcome(other.head)
     if not taken:
         assert solver.head().digest == before
@@ -232,6 +233,53 @@ def test_a_stream_ends_with_other_changes_and_begins_anew(variant: type[ExactSol
     solver.delete_statistics(Statistics.of(spec.with_gamma(2.0), features[5:6], labels[5:6]))
     rest = Statistics.of(spec.with_gamma(2.0), features[6:], labels[6:])
     assert solver.head().digest == solve(rest).digest
+
+
+@each_variant
+@pytest.mark.parametrize("labels", ["hard", "soft"])
+def test_statistics_of_few_samples_are_followed_like_rows(
+    variant: type[ExactSolver], labels: str
+) -> None:
+    """By those of one sample, and of one of each of some classes."""
+    draw = np.random.default_rng(11)
+    spec = Spec(dim=24, labels=("a", "b", "c"))
+    features, targets = draw.standard_normal((90, 24)), np.arange(90) % 3
+    if labels == "soft":
+        targets = draw.dirichlet(np.ones(3), 90)
+    count = 3 if labels == "hard" else 1
+    solver = streaming(variant, spec, features, targets)
+    kept = np.ones(90, dtype=bool)
+
+    def wanted() -> Statistics:
+        return Statistics.of(spec, features[kept], targets[kept])
+
+    for start in range(0, 24, count):
+        part = slice(start, start + count)
+        solver.delete_statistics(Statistics.of(spec, features[part], targets[part]))
+        kept[part] = False
+        assert solver.head().digest == solve(wanted()).digest
+        assert is_moved(solver)
+    solver.add_statistics(Statistics.of(spec, features[:count], targets[:count]))
+    kept[:count] = True
+    assert solver.head().digest == solve(wanted()).digest
+    assert is_moved(solver)
+    assert solver.statistics == wanted()
+
+
+@each_variant
+def test_what_rows_refuse_statistics_refuse_by_their_own_reason(
+    variant: type[ExactSolver],
+) -> None:
+    draw = np.random.default_rng(12)
+    spec = Spec(dim=8, labels=("a", "b"))
+    features, labels = draw.standard_normal((40, 8)), np.arange(40) % 2
+    solver = streaming(variant, spec, features, labels)
+    before, retained = solver.head().digest, solver.statistics
+    gone = Statistics.of(spec, 30.0 * features[:1], labels[:1])
+    with pytest.raises(ImpossibleDeletionError, match="squares of feature"):
+        solver.delete_statistics(gone)
+    assert solver.head().digest == before
+    assert solver.statistics == retained
 
 
 @each_variant

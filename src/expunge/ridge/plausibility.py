@@ -169,13 +169,17 @@ def rows_behind(statistics: Statistics) -> Rows | None:
     if guess is None:
         return None
     spec, (features, targets) = statistics.spec, guess
-    largest = max(max(max(row), -min(row)) for row in features)
-    largest_target = max(max(max(row), -min(row)) for row in targets)
+    largest = max(_largest(row) for row in features)
+    largest_target = max(_largest(row) for row in targets)
     if largest >> spec.grid.bits or largest_target >> spec.label_grid.bits:
         return None
     integers = np.array(targets, dtype=np.float64)
     rows = Rows(np.array(features, dtype=np.float64), float(largest), Targets.of(spec, integers))
     return rows if _are_behind(rows, statistics) else None
+
+
+def _largest(integers: list[int]) -> int:
+    return max(max(integers), -min(integers))
 
 
 def _single_row(statistics: Statistics) -> tuple[list[list[int]], list[list[int]]] | None:
@@ -206,7 +210,9 @@ def _rows_of_classes(statistics: Statistics) -> tuple[list[list[int]], list[list
         [value >> bits for value in wide.to_ints(statistics.moment[:, :, label])]
         for label in classes
     ]
-    targets = [[int(label == column) << bits for column in range(spec.columns)] for label in classes]
+    targets = [
+        [int(label == column) << bits for column in range(spec.columns)] for label in classes
+    ]
     return features, targets
 
 

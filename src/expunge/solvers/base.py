@@ -319,8 +319,8 @@ class ExactSolver(FollowedSums):
     def add_statistics(self, statistics: Statistics) -> None:
         """Add samples by their statistics; the same as `add` of the samples behind them.
 
-        Where the statistics give the samples away (those of one, or of one of each of some classes),
-        they are followed like rows. Otherwise the next head may cost a factorisation.
+        Statistics of one sample, or of one of each of some classes, give the samples away; these
+        are followed like rows. Otherwise the next head may cost a factorisation.
 
         Parameters
         ----------
