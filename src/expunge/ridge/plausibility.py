@@ -169,17 +169,13 @@ def rows_behind(statistics: Statistics) -> Rows | None:
     if guess is None:
         return None
     spec, (features, targets) = statistics.spec, guess
-    largest = max(_largest(row) for row in features)
-    largest_target = max(_largest(row) for row in targets)
+    largest = max(abs(value) for row in features for value in row)
+    largest_target = max(abs(value) for row in targets for value in row)
     if largest >> spec.grid.bits or largest_target >> spec.label_grid.bits:
         return None
     integers = np.array(targets, dtype=np.float64)
     rows = Rows(np.array(features, dtype=np.float64), float(largest), Targets.of(spec, integers))
     return rows if _are_behind(rows, statistics) else None
-
-
-def _largest(integers: list[int]) -> int:
-    return max(max(integers), -min(integers))
 
 
 def _single_row(statistics: Statistics) -> tuple[list[list[int]], list[list[int]]] | None:

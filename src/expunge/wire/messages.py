@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from expunge.errors import FormatError
 from expunge.exact import wide
 from expunge.exact.blas import packed_diagonal
-from expunge.frame import Reader, pack, prefixed
+from expunge.frame import Reader, pack
 from expunge.kinds import ChangeKind, MessageKind
 from expunge.ridge.encoding import Rows, Targets
 from expunge.ridge.spec import Spec
@@ -112,13 +112,15 @@ class Message:
         parts = [part for part in (self.added, self.deleted) if part is not None]
         if self.kind == "factor":
             return b"".join(_factor_bytes(spec, part) for part in (self.added, self.deleted))
-        start = b"" if self.log is None else pack(_LOG, *self.log)
-        return start + b"".join(_part_bytes(spec, part) for part in parts)
+        start = [] if self.log is None else [pack(_LOG, *self.log)]
+        return b"".join([*start, *(piece for part in parts for piece in _pieces(spec, part))])
 
 
-def _part_bytes(spec: Spec, part: Part) -> bytes:
+def _pieces(spec: Spec, part: Part) -> list[bytes]:
+    """The bytes of a part, which may be large, to be joined once."""
     if isinstance(part, GramPart):
-        return prefixed(part.statistics.to_bytes(), "Q")
+        data = part.statistics.to_bytes()
+        return [pack("Q", len(data)), data]
     if not isinstance(part, RowsPart):
         raise FormatError(f"a {type(part).__name__} is not part of a gram or rows message")
     targets = part.rows.targets
@@ -127,9 +129,7 @@ def _part_bytes(spec: Spec, part: Part) -> bytes:
         labels = bytes([_HARD]) + targets.integers.argmax(axis=1).astype("<u4").tobytes()
     else:
         labels = bytes([_REAL]) + targets.integers.astype("<i8").tobytes()
-    return b"".join(
-        [*part.salts, part.rows.integers[:, : spec.dim].astype("<i8").tobytes(), labels]
-    )
+    return [*part.salts, part.rows.integers[:, : spec.dim].astype("<i8").tobytes(), labels]
 
 
 def _factor_bytes(spec: Spec, part: Part | None) -> bytes:
@@ -180,7 +180,7 @@ def _gram(spec: Spec, count: int, reader: Reader) -> GramPart | None:
 
 
 def _statistics(spec: Spec, count: int, reader: Reader) -> GramPart:
-    statistics = Statistics.from_bytes(spec, bytes(reader.prefixed("the statistics", "Q")))
+    statistics = Statistics.from_bytes(spec, reader.prefixed("the statistics", "Q"))
     if statistics.count != count:
         raise FormatError(
             f"the statistics are of {statistics.count} samples, but the request speaks of {count}"
