@@ -36,9 +36,9 @@ from expunge.ridge.inputs import single_batch
 from expunge.ridge.plausibility import count_problem, problem_with, rows_behind
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
-from expunge.ridge.sums import Sums, require_room
+from expunge.ridge.sums import Sums, add_rows, require_room
 from expunge.ridge.tables import Matrix, readable_again
-from expunge.solvers.change import Change
+from expunge.solvers.change import Change, trace_of
 from expunge.solvers.factor import Downdate
 from expunge.solvers.following import REMEDY, FollowedSums
 from expunge.solvers.stream import MOST_ROWS
@@ -215,7 +215,9 @@ class ExactSolver(FollowedSums):
         """
         self._require_rows(rows)
         if len(rows) > self._most_rows:
-            self.add_statistics(Statistics.of_rows(self.spec, rows))
+            with self._changing():
+                add_rows(self._sums, rows)
+                self._rebuilt(self._trace + trace_of(rows))
             return
         if not len(rows):
             return

@@ -35,6 +35,7 @@ from expunge.solvers.system import KEPT_WIDTH, RidgeSystem, is_well_conditioned
 Float = NDArray[np.float64]
 
 _HEADS_BEFORE = 2  # after changes of few rows, before a stream begins
+_MOST_FOLLOWED = 256  # rows: beyond this a factorisation is faster at any width
 _HEADS_APART = 64  # the same, after a stream that was given up
 REMEDY = (
     "nothing was deleted. Delete only samples that were added, with the features and labels "
@@ -208,7 +209,7 @@ class FollowedSums(ABC):
         """Batches larger than this are changed by their statistics: following rows would cost more
         than starting over.
         """
-        return max(16, self.spec.width // 4)
+        return max(16, min(self.spec.width // 8, _MOST_FOLLOWED))
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -238,13 +239,18 @@ class FollowedSums(ABC):
         self._head = None
         self._statistics = None
 
-    def _rebuilt(self) -> None:
-        """The sums changed other than by rows: what follows rows must be rebuilt."""
+    def _rebuilt(self, trace: int | None = None) -> None:
+        """The sums changed other than by few rows: what follows rows must be rebuilt. The trace of
+        S is given, or found.
+        """
         self._changed()
         self._end_stream()
         self._system = None
         self._refinement = None
-        self._trace = sum(wide.to_ints(self._sums.gram[:, blas.packed_diagonal(self.spec.width)]))
+        if trace is None:
+            diagonal = self._sums.gram[:, blas.packed_diagonal(self.spec.width)]
+            trace = sum(wide.to_ints(diagonal))
+        self._trace = trace
 
     def _float_copy(self) -> FloatCopy:
         """A system whose float copy of S is current."""

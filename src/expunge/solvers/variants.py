@@ -106,8 +106,8 @@ class CholeskySolver(ExactSolver):
     def _drop_preconditioner(self) -> None:
         self._factor = None
 
-    def _rebuilt(self) -> None:
-        super()._rebuilt()
+    def _rebuilt(self, trace: int | None = None) -> None:
+        super()._rebuilt(trace)
         self._stale = True
 
 
@@ -200,6 +200,6 @@ class WoodburySolver(ExactSolver):
     def _drop_preconditioner(self) -> None:
         self._inverse = None
 
-    def _rebuilt(self) -> None:
-        super()._rebuilt()
+    def _rebuilt(self, trace: int | None = None) -> None:
+        super()._rebuilt(trace)
         self._tracked = True

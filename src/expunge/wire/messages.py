@@ -54,11 +54,11 @@ class RowsPart:
         total = wide.zeros((self.rows.integers.shape[1],))
         whole = self.rows.integers.astype(np.int64)
         high, low = whole >> 21, whole & ((1 << 21) - 1)
-        for part, shift in (((high * high), 42), ((high * low), 22), ((low * low), 0)):
-            for start in range(
-                0, len(part), 1 << 18
-            ):  # each term is below 2^43, so that 2^18 of them fit 63 bits
-                wide.add_shifted(total, part[start : start + (1 << 18)].sum(axis=0), shift)
+        for left, right, shift in ((high, high, 42), (high, low, 22), (low, low, 0)):
+            for start in range(0, len(whole), 1 << 18):  # terms below 2^43: so many fit 63 bits
+                part = slice(start, start + (1 << 18))
+                squares = np.einsum("ij,ij->j", left[part], right[part], optimize=False)
+                wide.add_shifted(total, squares, shift)
         return total
 
 
