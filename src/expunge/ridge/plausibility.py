@@ -40,9 +40,11 @@ def count_problem(spec: Spec, count: int, class_counts: Sequence[int]) -> str | 
     return None
 
 
-def problem_with(statistics: Statistics | Sums) -> str | None:
+def problem_with(statistics: Statistics | Sums, gram: Float | None = None) -> str | None:
     """Why these (settled) statistics are those of no set of samples; None if counts and 2x2 minors
     do not show it.
+
+    `gram` is the upper triangle of S in float64, to within 2^-50 of each entry, where it is known.
     """
     spec = statistics.spec
     problem = count_problem(spec, statistics.count, statistics.class_counts.tolist())
@@ -58,7 +60,7 @@ def problem_with(statistics: Statistics | Sums) -> str | None:
     return (
         (_intercept_problem(statistics, diagonal[-1]) if spec.intercept else None)
         or _label_problem(statistics)
-        or _minor_problem(statistics, diagonal)
+        or _minor_problem(statistics, diagonal, gram)
     )
 
 
@@ -92,10 +94,14 @@ def _label_problem(statistics: Statistics | Sums) -> str | None:
     return None
 
 
-def _minor_problem(statistics: Statistics | Sums, diagonal: list[int]) -> str | None:
+def _minor_problem(
+    statistics: Statistics | Sums, diagonal: list[int], gram: Float | None
+) -> str | None:
     """The squared product of two features cannot exceed the product of their squares."""
     width = statistics.spec.width
-    upper = blas.upper_from_packed(width, wide.to_float(statistics.gram))
+    upper = gram
+    if upper is None:
+        upper = blas.upper_from_packed(width, wide.to_float(statistics.gram))
     starts = blas.packed_diagonal(width)
     roots = np.sqrt(np.abs(upper.diagonal()) * _CLOSE)
     for row, column in close_pairs(upper, roots):

@@ -33,7 +33,7 @@ from expunge.ridge.encoding import (
 from expunge.ridge.feature_names import FeatureNames
 from expunge.ridge.head import Head
 from expunge.ridge.inputs import single_batch
-from expunge.ridge.plausibility import count_problem, problem_with, rows_behind
+from expunge.ridge.plausibility import count_problem, rows_behind
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums, add_rows, require_room
@@ -400,9 +400,6 @@ class ExactSolver(FollowedSums):
         with self._changing():
             self._sums.merge(gone, -1)
             try:
-                problem = problem_with(self._sums)
-                if problem is not None:
-                    raise ImpossibleDeletionError(f"{problem}; {REMEDY}")
                 proof = self._proof_after_deletion()
             except ExpungeError:
                 self._sums.merge(gone, 1)

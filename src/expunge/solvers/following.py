@@ -311,15 +311,21 @@ class FollowedSums(ABC):
         return self._floor
 
     def _proof_after_deletion(self) -> tuple[RidgeSystem | None, float | None]:
-        """The system after a deletion by statistics, and the proof that it is positive definite.
+        """The system after a deletion by statistics, and the proof that it is positive definite,
+        unless integers prove the deletion impossible.
 
         There is neither where the conditioning rule says that float64 could not tell; `head`
         refuses there anyway.
         """
         trace = sum(wide.to_ints(self._sums.gram[:, blas.packed_diagonal(self.spec.width)]))
-        if not is_well_conditioned(self.spec, trace):
+        system = None
+        if is_well_conditioned(self.spec, trace):
+            system = RidgeSystem(self.spec, self._sums.gram)
+        problem = problem_with(self._sums, None if system is None else system.gram)
+        if problem is not None:
+            raise ImpossibleDeletionError(f"{problem}; {REMEDY}")
+        if system is None:
             return None, None
-        system = RidgeSystem(self.spec, self._sums.gram)
         try:
             return system, proven_floor(system)
         except NotAGramError as refusal:
