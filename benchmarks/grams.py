@@ -85,7 +85,8 @@ def messages(data: Data) -> Iterator[Row]:
     for what, kind, size, limit in (
         ("one sample", "single", 1, 3.0),
         ("five samples of different classes", "different", 5, 3.0),
-        ("16 samples", "any", 16, None),
+        ("16 samples", "any", 16, 3.0),
+        ("100 samples", "any", 100, None),
     ):
         parts = [
             expunge.Statistics.of(spec, data.features[group], data.labels[group])

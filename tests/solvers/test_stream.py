@@ -267,6 +267,55 @@ def test_statistics_of_few_samples_are_followed_like_rows(
 
 
 @each_variant
+@settings(max_examples=20)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    spectrum=st.sampled_from(SPECTRA),
+    scale=st.sampled_from([1.0, 1.0, 1.0 + 2.0**-20, 0.9, 1.5, 30.0]),
+)
+def test_statistics_of_few_samples_of_a_class_are_judged_as_by_a_proof(
+    variant: type[ExactSolver], seed: int, spectrum: str, scale: float
+) -> None:
+    """Samples that were added, and others: accepted or refused as `solve` does, with its heads."""
+    draw = np.random.default_rng(seed)
+    gamma = float(draw.choice([0.01, 1.0]))
+    spec = Spec(dim=int(draw.integers(2, 20)), labels=("a", "b"), gamma=gamma)
+    features, labels = drawn(spec, spectrum, 40, draw)
+    ledger = Statistics.of(spec, features, labels, lost_columns="accept")
+    solver = variant(spec, ledger)
+    solver.head()
+    for start in range(0, 12, 3):
+        part = slice(start, start + 3)
+        foreign = features[part] * (scale if start == 6 else 1.0)
+        gone = Statistics.of(spec, foreign, labels[part], lost_columns="accept")
+        refused = outcome(lambda left=ledger - gone: solve(left)) == "NotAGramError"  # type: ignore[misc]
+        try:
+            solver.delete_statistics(gone)
+        except ImpossibleDeletionError:
+            assert refused
+        else:
+            assert not refused
+            ledger = ledger - gone
+        assert solver.statistics == ledger
+        assert outcome(solver.head) == outcome(lambda left=ledger: solve(left))  # type: ignore[misc]
+
+
+@each_variant
+def test_statistics_of_few_samples_cost_no_factorisation(variant: type[ExactSolver]) -> None:
+    draw = np.random.default_rng(13)
+    spec = Spec(dim=60, labels=("a", "b"))
+    features, labels = draw.standard_normal((400, 60)), np.arange(400) % 2
+    solver = variant(spec, Statistics.of(spec, features, labels))
+    solver.head()
+    for start in (0, 3):
+        gone = Statistics.of(spec, features[start : start + 3], labels[start : start + 3])
+        solver.delete_statistics(gone)
+        rest = Statistics.of(spec, features[start + 3 :], labels[start + 3 :])
+        assert solver.head().digest == solve(rest).digest
+    assert solver.factorisations == 1
+
+
+@each_variant
 def test_what_rows_refuse_statistics_refuse_by_their_own_reason(
     variant: type[ExactSolver],
 ) -> None:

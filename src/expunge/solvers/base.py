@@ -393,6 +393,7 @@ class ExactSolver(FollowedSums):
                 rows = None  # refused below as well, with the reason that statistics give
         if rows is not None:
             return
+        judged = self._judged_statistics(gone)
         self._end_stream()
         self._system = self._refinement = (
             None  # caches, in whose place the proof below will need memory
@@ -400,13 +401,15 @@ class ExactSolver(FollowedSums):
         with self._changing():
             self._sums.merge(gone, -1)
             try:
-                proof = self._proof_after_deletion()
+                proof = self._proof_after_deletion(None if judged is None else judged[1])
             except ExpungeError:
                 self._sums.merge(gone, 1)
                 raise
             self._by_construction = False
             self._rebuilt()
             self._system, self._floor = proof
+            if judged is not None:
+                self._absorb(judged[0], -1)
 
     def _rows_behind(self, statistics: Statistics) -> Rows | None:
         """The samples behind statistics that give them away, if following them pays."""

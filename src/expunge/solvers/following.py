@@ -26,7 +26,14 @@ from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums
 from expunge.solvers.certify import Preconditioner, certified, require_possible, with_diagnostics
 from expunge.solvers.change import Change
-from expunge.solvers.factor import Downdate, FloatCopy, Proof, downdate, proven_floor
+from expunge.solvers.factor import (
+    Downdate,
+    FloatCopy,
+    Proof,
+    downdate,
+    low_rank,
+    proven_floor,
+)
 from expunge.solvers.minors import minors_are_safe
 from expunge.solvers.refinement import Refinement
 from expunge.solvers.stream import MOST_ROWS, HeadStream, room_for
@@ -35,6 +42,7 @@ from expunge.solvers.system import KEPT_WIDTH, RidgeSystem, is_well_conditioned
 Float = NDArray[np.float64]
 
 _HEADS_BEFORE = 2  # after changes of few rows, before a stream begins
+_CLOSE_ENOUGH = 2.0**-10  # of gamma: rows in float64 are then worth following
 _MOST_FOLLOWED = 256  # rows: beyond this a factorisation is faster at any width
 _HEADS_APART = 64  # the same, after a stream that was given up
 REMEDY = (
@@ -310,9 +318,32 @@ class FollowedSums(ABC):
             )
         return self._floor
 
-    def _proof_after_deletion(self) -> tuple[RidgeSystem | None, float | None]:
+    def _judged_statistics(self, gone: Statistics) -> tuple[Float, float] | None:
+        """Rows that are close to those behind statistics of few samples, and a proven bound on the
+        smallest eigenvalue of H without what the statistics hold; None if a factorisation must
+        tell.
+
+        If V'V is off by at most e from what is deleted, in the Frobenius norm, then the smallest
+        eigenvalue is at most e below that of H - V'V, which the downdate lemma bounds.
+        """
+        few = 0 < gone.count <= min(MOST_ROWS, self._most_rows)
+        known = self._floor is not None or self._by_construction
+        if not (few and known and self._system is not None and self._follows):
+            return None
+        packed = wide.to_float(gone.gram, -2 * self.spec.grid.fraction_bits)
+        copied = 2.0**-49 * blas.norm(packed)
+        rows, off = low_rank(blas.upper_from_packed(self.spec.width, packed), gone.count)
+        if not (len(rows) and off < _CLOSE_ENOUGH * self.spec.gamma):
+            return None
+        verdict = self._judged(rows)
+        if isinstance(verdict, Downdate):
+            return None
+        floor = (verdict - off - copied) * (1 - 2.0**-20)
+        return (rows, floor) if floor >= Proof.of(self._ready_system()).accepted else None
+
+    def _proof_after_deletion(self, floor: float | None) -> tuple[RidgeSystem | None, float | None]:
         """The system after a deletion by statistics, and the proof that it is positive definite,
-        unless integers prove the deletion impossible.
+        unless there is one (`floor`), or integers prove the deletion impossible.
 
         There is neither where the conditioning rule says that float64 could not tell; `head`
         refuses there anyway.
@@ -327,7 +358,7 @@ class FollowedSums(ABC):
         if system is None:
             return None, None
         try:
-            return system, proven_floor(system)
+            return system, proven_floor(system) if floor is None else floor
         except NotAGramError as refusal:
             raise ImpossibleDeletionError(
                 f"what is left would not be positive definite; {REMEDY}"
