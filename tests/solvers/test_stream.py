@@ -301,6 +301,46 @@ def test_statistics_of_few_samples_of_a_class_are_judged_as_by_a_proof(
 
 
 @each_variant
+def test_a_deletion_by_statistics_is_judged_by_what_is_left(variant: type[ExactSolver]) -> None:
+    """Not by what is there, which may be no samples' statistics before: of one sample or several."""
+    draw = np.random.default_rng(14)
+    spec = Spec(dim=5, labels=("a", "b"))
+    features, labels = draw.standard_normal((30, 5)), np.arange(30) % 2
+    for count in (1, 4):
+        missing = Statistics.of(spec, 9.0 * features[:count], labels[:count])
+        solver = variant(spec, Statistics.of(spec, features, labels))
+        solver.head()
+        solver.add_statistics(-missing - missing)
+        solver.add_statistics(missing)
+        with pytest.raises(ImpossibleDeletionError):
+            solver.delete_statistics(Statistics.of(spec, features[:count], labels[:count]))
+        solver.add_statistics(missing)
+        assert solver.head().digest == solve(Statistics.of(spec, features, labels)).digest
+
+
+@each_variant
+@pytest.mark.parametrize("count", [1, 4])
+def test_statistics_of_few_samples_where_no_head_can_be_certified(
+    variant: type[ExactSolver], count: int
+) -> None:
+    """Beyond the conditioning rule, deletions are judged by integers alone."""
+    spec = Spec(dim=3, labels=("a", "b"), gamma=1e-3, grid=Grid(2, 20))
+    draw = np.random.default_rng(15)
+    small, labels = 1e-3 * draw.standard_normal((20, 3)), np.arange(20) % 2
+    solver = variant(spec, Statistics.of(spec, small, labels))
+    solver.head()
+    large = 2.0**19 * draw.standard_normal((count, 3)).clip(-1, 1)
+    solver.add(large, np.zeros(count, dtype=int))
+    solver.add(2.0**19 * np.ones((3, 3)), [0, 0, 0])
+    gone = Statistics.of(spec, large, np.zeros(count, dtype=int))
+    solver.delete_statistics(gone)
+    rest = np.concatenate([small, 2.0**19 * np.ones((3, 3))])
+    wanted = Statistics.of(spec, rest, np.concatenate([labels, [0, 0, 0]]))
+    assert solver.statistics == wanted
+    assert outcome(solver.head) == outcome(lambda: solve(wanted)) == "IllConditionedError"
+
+
+@each_variant
 def test_statistics_of_few_samples_cost_no_factorisation(variant: type[ExactSolver]) -> None:
     draw = np.random.default_rng(13)
     spec = Spec(dim=60, labels=("a", "b"))

@@ -346,7 +346,7 @@ class ExactSolver(FollowedSums):
         self._require_spec(statistics)
         require_room(self.count + statistics.count)
         added = statistics.under(self.spec)
-        rows = self._rows_behind(added)
+        rows = rows_behind(added) if self._are_few(added.count) else None
         if rows is not None:
             self.add_rows(rows)
             return
@@ -385,7 +385,8 @@ class ExactSolver(FollowedSums):
         self._require_spec(statistics)
         gone = statistics.under(self.spec)
         require_room(self.count - gone.count)
-        rows = self._rows_behind(gone)
+        judgeable = self._are_few(gone.count) and self._has_floor
+        rows = rows_behind(gone) if judgeable else None
         if rows is not None:
             try:
                 self.delete_rows(rows)
@@ -393,7 +394,7 @@ class ExactSolver(FollowedSums):
                 rows = None  # refused below as well, with the reason that statistics give
         if rows is not None:
             return
-        judged = self._judged_statistics(gone)
+        judged = self._judged_statistics(gone) if judgeable else None
         self._end_stream()
         self._system = self._refinement = (
             None  # caches, in whose place the proof below will need memory
@@ -411,12 +412,10 @@ class ExactSolver(FollowedSums):
             if judged is not None:
                 self._absorb(judged[0], -1)
 
-    def _rows_behind(self, statistics: Statistics) -> Rows | None:
-        """The samples behind statistics that give them away, if following them pays."""
+    def _are_few(self, count: int) -> bool:
+        """Whether statistics of so many samples are worth following as rows."""
         most = min(self._most_rows, MOST_ROWS)
-        if 0 < statistics.count <= most and is_well_conditioned(self.spec, self._trace):
-            return rows_behind(statistics)
-        return None
+        return 0 < count <= most and is_well_conditioned(self.spec, self._trace)
 
     @exclusive
     def amend(self, spec: Spec) -> None:

@@ -310,6 +310,11 @@ class FollowedSums(ABC):
             self._settle()
             require_possible(self._sums)
 
+    @property
+    def _has_floor(self) -> bool:
+        """Whether `_ready_floor` needs no proof, and so cannot refuse the sums as they are."""
+        return self._floor is not None or self._by_construction
+
     def _ready_floor(self) -> float:
         if self._floor is None:
             self._require_possible()
@@ -326,9 +331,7 @@ class FollowedSums(ABC):
         If V'V is off by at most e from what is deleted, in the Frobenius norm, then the smallest
         eigenvalue is at most e below that of H - V'V, which the downdate lemma bounds.
         """
-        few = 0 < gone.count <= min(MOST_ROWS, self._most_rows)
-        known = self._floor is not None or self._by_construction
-        if not (few and known and self._system is not None and self._follows):
+        if self._system is None or not self._follows:
             return None
         packed = wide.to_float(gone.gram, -2 * self.spec.grid.fraction_bits)
         copied = 2.0**-49 * blas.norm(packed)
