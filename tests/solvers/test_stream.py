@@ -302,7 +302,7 @@ def test_statistics_of_few_samples_of_a_class_are_judged_as_by_a_proof(
 
 @each_variant
 def test_a_deletion_by_statistics_is_judged_by_what_is_left(variant: type[ExactSolver]) -> None:
-    """Not by what is there, which may be no samples' statistics before: of one sample or several."""
+    """Not by what is there, which may be the statistics of no samples."""
     draw = np.random.default_rng(14)
     spec = Spec(dim=5, labels=("a", "b"))
     features, labels = draw.standard_normal((30, 5)), np.arange(30) % 2
