@@ -18,7 +18,17 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 import expunge
-from benchmarks import aggregation, carriers, deletions, flower, service, startup, systems, tree
+from benchmarks import (
+    aggregation,
+    carriers,
+    deletions,
+    flower,
+    grams,
+    service,
+    startup,
+    systems,
+    tree,
+)
 from benchmarks.data import Data, load
 from benchmarks.measure import Row, at_least, at_most, in_turns, progress, table, wrapped
 from expunge.solvers.float64 import FloatWoodburySolver
@@ -44,34 +54,6 @@ def widened(data: Data, dim: int) -> NDArray[np.float32]:
     return np.concatenate(
         [data.features, data.features[:, :more] * data.features[:, 1 : more + 1]], axis=1
     )
-
-
-def grams(data: Data) -> Iterator[Row]:
-    """Exact statistics against numpy's float64 Gram of the same rows (and the moment of one
-    output).
-    """
-    for width in (769, 1281):
-        rows = augmented(data.features, width - 1)
-        target = data.labels.astype(np.float64)
-        for digits, bits, limit in ((1, 16, 1.3), (2, 35, 3.5 if width == 1281 else 4.0)):
-            grid = expunge.Grid(digits, bits)
-            spec = expunge.Spec(dim=width, outputs=1, intercept=False, grid=grid)
-            progress(f"exact statistics, {digits} digit(s), width {width}")
-            timings = in_turns(
-                partial(expunge.Statistics.of, spec, rows, target),
-                partial(_float_statistics, rows, target),
-                11,
-            )
-            yield at_most(
-                f"exact statistics, {digits} digit{'s' * (digits - 1)}, 50,000 x {width}",
-                "numpy float64 Gram",
-                limit,
-                timings,
-            )
-
-
-def _float_statistics(rows: Float, target: Float) -> object:
-    return rows.T @ rows, rows.T @ target
 
 
 def heads(data: Data) -> Iterator[Row]:
@@ -203,13 +185,14 @@ def memory(data: Data) -> Iterator[Row]:
 def core(data: Data) -> tuple[str, list[Row]]:
     """Statistics, heads and deletions in one process."""
     rows: list[Row] = []
-    for group in (grams, heads, float_woodbury, variants, memory):
+    for group in (heads, float_woodbury, variants, memory):
         rows += group(data)
     return "", rows
 
 
 PARTS = {
     "core": core,
+    "grams": grams.report,
     "deletions": deletions.report,
     "service": service.report,
     "aggregation": aggregation.report,

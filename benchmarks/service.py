@@ -29,9 +29,10 @@ from numpy.typing import NDArray
 from sklearn.linear_model import Ridge
 
 from benchmarks.data import Data
+from benchmarks.grams import one_core
 from benchmarks.local import TimedCarrier
-from benchmarks.measure import PAUSE, Row, at_least, progress, seconds
-from expunge import Spec
+from benchmarks.measure import PAUSE, Row, at_least, at_most, progress, seconds
+from expunge import Spec, Statistics
 from expunge.client.enrolment import enrol
 from expunge.client.samples import Selection
 from expunge.client.store import ClientStore
@@ -360,6 +361,7 @@ def report(data: Data) -> tuple[str, list[Row]]:
             peak = peak_memory(process)
             progress("the service: waiting until the load is folded in")
             until_folded(url, federation.tls.ca)
+            gathered = list(load_rows(federation, brought))
             refits = Refits(data)
             latencies.append(_https_rows(federation, url, timing, refits))
             progress("the service: single deletions over HTTPS as gram")
@@ -383,8 +385,28 @@ def report(data: Data) -> tuple[str, list[Row]]:
         with federation.serving("--no-group-commit") as (url, _):
             progress("the service: the same without group commit")
             alone = federation.burst(url, 10 + _BURST, _BURST // 5)
-    return _page(filled, brought, (peak, peak_after), latencies, refits.timings), _rows(
-        latencies, refits.timings, rate, alone
+    return _page(filled, brought, (peak, peak_after), latencies, refits.timings), [
+        *_rows(latencies, refits.timings, rate, alone),
+        *gathered,
+    ]
+
+
+def load_rows(federation: Federation, brought: float) -> Iterator[Row]:
+    """The load against the exact Gram of all rows in one process, on one core and on all."""
+    data, what = federation.data, "50,000 samples brought by 100 clients with filled stores"
+    gram = partial(Statistics.of, federation.spec, data.features, data.labels)
+    with one_core():
+        alone = seconds(gram)
+    against = "the exact Gram of all rows, one core"
+    yield at_most(what, against, 3.0, (1e3 * brought, 1e3 * alone))
+    together = 1e3 * seconds(gram)
+    yield Row(
+        what,
+        "the same, all cores",
+        1e3 * brought,
+        together,
+        "(for information)",
+        holds=True,
     )
 
 
@@ -423,7 +445,10 @@ def _rows(latencies: list[Latency], refits: list[float], rate: float, alone: flo
             "2,000 deletions from 100 clients at once, ms each", theirs, 300.0, (1e3 / rate, refit)
         ),
     ]
-    for one in latencies[1:]:
+    gram = latencies[1]
+    what = "one deletion over HTTPS (gram), receipted"
+    rows.append(at_least(what, "Ridge refit, float64", 6.0, (gram.median, refit)))
+    for one in latencies[2:]:
         what = f"one deletion, {one.what}, receipted"
         rows.append(
             Row(

@@ -12,6 +12,7 @@ any others a FormatError; both name what was being read and what to do about it.
 from __future__ import annotations
 
 import hashlib
+import io
 import math
 import struct
 from collections.abc import Iterable
@@ -46,11 +47,12 @@ def pieces(data: Piece, size: int) -> list[Piece]:
 
 def with_checksum(parts: Iterable[Bytes]) -> bytes:
     """The parts, then the SHA-256 of them all. A part need be good only until the next one."""
-    content, data = hashlib.sha256(), []
+    content, data = hashlib.sha256(), io.BytesIO()
     for part in parts:
         content.update(part)
-        data.append(bytes(part))
-    return b"".join([*data, content.digest()])
+        data.write(part)
+    data.write(content.digest())
+    return data.getvalue()
 
 
 class Reader:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from expunge.exact import blas, wide
-from expunge.exact.gram import CrossSum, Digits, GramSum, digits_of, largest_of
+from expunge.exact.gram import CrossSum, Digits, GramSum, digits_of, is_gram_of, largest_of, product
 
 Float = NDArray[np.float64]
 Matrix = list[list[int]]
@@ -86,11 +86,14 @@ def test_digits_at_half_way_points(value: int, sign: int) -> None:
 def test_digits_in_given_memory_and_across_internal_blocks() -> None:
     random = np.random.default_rng(1)
     integers = random.integers(-MOST[2], MOST[2], (3000, 20)).astype(np.float64)
-    memory = [np.full((3500, 20), np.nan), np.full((3500, 20), np.nan)]
+    memory = [np.full((3500, 20), np.nan) for _ in range(3)]
     digits = digits_of(integers, 2, float(MOST[2]), memory)
+    assert digits.total is not None
     assert all(
-        np.shares_memory(part, space) for part, space in zip(digits.parts, memory, strict=True)
+        np.shares_memory(part, space)
+        for part, space in zip([*digits.parts, digits.total], memory, strict=True)
     )
+    assert np.array_equal(digits.total, digits.parts[0] + digits.parts[1])
     assert np.array_equal(digits.parts[1] * 2.0**21 + digits.parts[0], integers)
     for part, other in zip(digits.parts, digits_of(integers, 2).parts, strict=True):
         assert np.array_equal(part, other)
@@ -310,3 +313,52 @@ def test_cross_product_with_zeros_changes_nothing() -> None:
     total.add(digits_of(np.zeros((0, 2)), 2), digits_of(np.zeros((0, 1)), 2), target)
     total.drain(target)
     assert not target.any()
+
+
+# -- products of a few rows ------------------------------------------------------------------------
+
+# On either side of what 64 bits and float64 can tell alone
+ENTRIES = st.one_of(
+    st.integers(-MOST[2], MOST[2]),
+    st.integers(-3, 3),
+    st.sampled_from([MOST[2], -MOST[2], 1 << 32, (1 << 32) - 1, -(1 << 31)]),
+)
+
+
+@given(
+    st.lists(st.lists(ENTRIES, min_size=3, max_size=3), min_size=1, max_size=6),
+    st.integers(0, 5),
+    st.integers(0, 127),
+)
+def test_the_gram_of_a_few_rows_is_told_from_any_other(
+    rows: list[list[int]], place: int, bit: int
+) -> None:
+    integers = np.array(rows, dtype=np.int64)
+    expected = gram_of(integers.astype(np.float64))
+    packed = wide.from_ints(expected)
+    assert is_gram_of(packed, integers)
+    packed[bit // 64, place] ^= np.uint64(1 << (bit % 64))
+    assert not is_gram_of(packed, integers)
+
+
+def test_a_gram_is_told_from_another_in_every_panel() -> None:
+    width = 131
+    integers = np.random.default_rng(4).integers(-MOST[2], MOST[2], (2, width))
+    packed = wide.from_ints(gram_of(integers.astype(np.float64)))
+    assert is_gram_of(packed, integers)
+    for place in (0, 64 * width - 2016, packed.shape[1] - 1):
+        other = packed.copy()
+        other[1, place] += np.uint64(1)
+        assert not is_gram_of(other, integers)
+
+
+@given(
+    st.lists(st.tuples(ENTRIES, ENTRIES, ENTRIES), min_size=1, max_size=5),
+    st.sampled_from([1, 2]),
+)
+def test_the_product_of_two_matrices_is_exact(rows: list[tuple[int, int, int]], count: int) -> None:
+    integers = np.array(rows, dtype=np.float64)
+    integers = integers if count == 2 else np.clip(integers, -MOST[1], MOST[1])
+    left, right = np.ascontiguousarray(integers[:, :2]), np.ascontiguousarray(integers[:, 2:])
+    found = product(digits_of(left, count), digits_of(right, count))
+    assert wide.to_ints(found) == flat(product_of(left, right))

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from expunge import Grid, Spec, Statistics
 from expunge.exact import wide
-from expunge.ridge.plausibility import count_problem, problem_with
+from expunge.ridge.encoding import integer_rows
+from expunge.ridge.plausibility import count_problem, problem_with, rows_behind
 from expunge.ridge.sums import Sums
 from support.oracle import gram_of
 
@@ -233,3 +234,67 @@ def test_many_dead_features_are_quickly_judged() -> None:
         patch.setattr(wide, "to_ints", counted)
         assert problem_with(whole) is None
     assert calls < 5000
+
+
+# -- rows behind statistics ------------------------------------------------------------------------
+
+BEHIND = [
+    Spec(dim=3, labels=("a", "b", "c"), grid=Grid(2, 10)),
+    Spec(dim=3, labels=("a", "b", "c"), intercept=False, grid=Grid(2, 10)),
+    Spec(dim=2, outputs=2, intercept=False, grid=Grid(1, 4)),
+]
+
+
+@given(data=st.data(), spec=st.sampled_from(BEHIND), soft=st.booleans())
+def test_rows_that_are_found_have_these_statistics(data: Any, spec: Spec, soft: bool) -> None:
+    """One sample is always found, unless all its features are zero; some of different classes too;
+    and of others nothing, or rows with the same sums.
+    """
+    count = data.draw(st.integers(1, 4))
+    values = st.one_of(st.sampled_from([0.0, 1.0, -1.0]), st.floats(-500, 500, width=32))
+    shape = st.lists(values, min_size=spec.dim, max_size=spec.dim)
+    features = np.array(data.draw(st.lists(shape, min_size=count, max_size=count)))
+    soft = soft or not spec.is_classification
+    one = st.integers(0, spec.columns - 1)
+    parts = st.sampled_from([0.0, 0.5, -1.0, 1.0])
+    some = st.lists(parts, min_size=spec.columns, max_size=spec.columns)
+    labels = np.array(data.draw(st.lists(some if soft else one, min_size=count, max_size=count)))
+    statistics = Statistics.of(spec, features, labels, lost_columns="accept")
+    rows = rows_behind(statistics)
+    if rows is not None:
+        assert Statistics.of_rows(spec, rows) == statistics
+    known = integer_rows(spec, features, labels)
+    is_told = count == 1 or (not soft and len(set(labels.tolist())) == count)
+    if is_told and known.integers.any(axis=1).all():
+        assert rows is not None
+
+
+@pytest.mark.parametrize("spec", BEHIND)
+@pytest.mark.parametrize("count", [1, 2])
+def test_statistics_with_one_unit_more_or_less_have_no_rows(spec: Spec, count: int) -> None:
+    features = np.array([[3.0, 2.0, 1.5], [-1.0, 4.0, 0.5]])[:count, : spec.dim]
+    labels: Any = [1, 0][:count]
+    if not spec.is_classification:
+        labels = np.array([[0.5, 2.0], [1.0, -1.0]])[:count]
+    whole = Statistics.of(spec, features, labels)
+    assert (rows_behind(whole) is None) == (count == 2 and not spec.is_classification)
+    for name, places in (
+        ("gram", range(whole.gram.shape[1])),
+        ("moment", np.ndindex(whole.moment.shape[1:])),
+        ("label_gram", np.ndindex(whole.label_gram.shape[1:])),
+    ):
+        for place, by in itertools.product(places, (1, -1)):
+            other = edited(whole, **{name: [(place, by)]})
+            assert rows_behind(Statistics.snapshot(other)) is None
+
+
+def test_rows_beyond_the_grid_are_not_rows_of_the_spec() -> None:
+    coarse, fine = Grid(2, 0), Grid(1, 0)
+    spec = Spec(dim=1, outputs=1, intercept=False, grid=coarse)
+    large = Statistics.of(spec, [[2.0**30]], [1.0])
+    assert rows_behind(large) is not None
+    narrow = Spec(dim=1, outputs=1, intercept=False, grid=fine)
+    sums = Sums(narrow)
+    sums.gram[:], sums.moment[:], sums.label_gram[:] = large.gram, large.moment, large.label_gram
+    sums.count = 1
+    assert rows_behind(Statistics.snapshot(sums)) is None

@@ -19,7 +19,7 @@ from expunge import CholeskySolver, Grid, Spec, Statistics, WoodburySolver, solv
 from expunge.errors import ExpungeError, ImpossibleDeletionError, SolveError
 from expunge.ridge.encoding import integer_rows
 from expunge.solvers.base import Change, ExactSolver
-from expunge.solvers.factor import CholeskyFactor, Downdate, downdate
+from expunge.solvers.factor import CholeskyFactor, Downdate, downdate, low_rank
 from expunge.solvers.minors import minors_are_safe
 from expunge.solvers.system import RidgeSystem
 from support.oracle import gram_of, is_positive_semidefinite, of_statistics
@@ -489,3 +489,29 @@ def test_an_honest_deletion_is_taken_even_where_no_head_can_be_solved(
     assert solver.statistics == Statistics.of(spec, [[0.1, 0.2], [0.3, -0.1]], [1.0, 2.0])
     solver.amend(spec.with_gamma(0.1))
     assert solver.head().digest == solve(solver.statistics).digest
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 2**32 - 1), rank=st.integers(1, 5))
+def test_rows_of_low_rank_are_as_close_as_their_bound_says(seed: int, rank: int) -> None:
+    """By rational arithmetic, for matrices of that rank, of a higher one and of none; a low rank is
+    found.
+    """
+    draw = np.random.default_rng(seed)
+    width, actual = 6, int(draw.integers(0, 5))
+    rows = draw.standard_normal((actual, width)) * 2.0 ** draw.integers(-20, 20)
+    matrix = rows.T @ rows
+    if draw.integers(2):
+        matrix = matrix + 1e-3 * draw.standard_normal((width, width))
+    matrix = np.triu(matrix) + np.triu(matrix, 1).T
+    found, bound = low_rank(np.triu(matrix), rank)
+    assert len(found) <= rank
+    exact = [[Fraction(value) for value in row] for row in found.tolist()]
+    total = sum(
+        (Fraction(matrix[i, j]) - sum((row[i] * row[j] for row in exact), Fraction(0))) ** 2
+        for i in range(width)
+        for j in range(width)
+    )
+    assert total <= Fraction(bound) ** 2
+    if actual <= rank and np.array_equal(matrix, rows.T @ rows):
+        assert bound <= 2.0**-40 * float(np.abs(matrix).max(initial=0.0)) * width

@@ -182,6 +182,7 @@ def test_what_a_stream_refuses_is_what_statistics_refuse(
     other = CholeskySolver(spec, retained)
     taken = verdict(lambda: solver.delete(foreign, labels[:1]))
     assert taken == verdict(lambda: other.delete_statistics(gone))
+    assert taken == (outcome(lambda: solve(retained - gone)) != "NotAGramError")
     assert outcome(solver.head) == outcome(other.head)
     if not taken:
         assert solver.head().digest == before
@@ -252,6 +253,142 @@ def test_a_stream_takes_one_large_group_and_makes_way_for_several(
         assert solver.head().digest == solve(rest).digest
         moved.append(is_moved(solver))
     assert moved == [True, True, True, False, False, False, False, False, True, True]
+
+
+@each_variant
+@pytest.mark.parametrize("labels", ["hard", "soft"])
+def test_statistics_of_few_samples_are_followed_like_rows(
+    variant: type[ExactSolver], labels: str
+) -> None:
+    """By those of one sample, and of one of each of some classes."""
+    draw = np.random.default_rng(11)
+    spec = Spec(dim=24, labels=("a", "b", "c"))
+    features, targets = draw.standard_normal((90, 24)), np.arange(90) % 3
+    if labels == "soft":
+        targets = draw.dirichlet(np.ones(3), 90)
+    count = 3 if labels == "hard" else 1
+    solver = streaming(variant, spec, features, targets)
+    kept = np.ones(90, dtype=bool)
+
+    def wanted() -> Statistics:
+        return Statistics.of(spec, features[kept], targets[kept])
+
+    for start in range(0, 24, count):
+        part = slice(start, start + count)
+        solver.delete_statistics(Statistics.of(spec, features[part], targets[part]))
+        kept[part] = False
+        assert solver.head().digest == solve(wanted()).digest
+        assert is_moved(solver)
+    solver.add_statistics(Statistics.of(spec, features[:count], targets[:count]))
+    kept[:count] = True
+    assert solver.head().digest == solve(wanted()).digest
+    assert is_moved(solver)
+    assert solver.statistics == wanted()
+
+
+@each_variant
+@settings(max_examples=20)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    spectrum=st.sampled_from(SPECTRA),
+    scale=st.sampled_from([1.0, 1.0, 1.0 + 2.0**-20, 0.9, 1.5, 30.0]),
+)
+def test_statistics_of_few_samples_of_a_class_are_judged_as_by_a_proof(
+    variant: type[ExactSolver], seed: int, spectrum: str, scale: float
+) -> None:
+    """Samples that were added, and others: accepted or refused as `solve` does, with its heads."""
+    draw = np.random.default_rng(seed)
+    gamma = float(draw.choice([0.01, 1.0]))
+    spec = Spec(dim=int(draw.integers(2, 20)), labels=("a", "b"), gamma=gamma)
+    features, labels = drawn(spec, spectrum, 40, draw)
+    ledger = Statistics.of(spec, features, labels, lost_columns="accept")
+    solver = variant(spec, ledger)
+    solver.head()
+    for start in range(0, 12, 3):
+        part = slice(start, start + 3)
+        foreign = features[part] * (scale if start == 6 else 1.0)
+        gone = Statistics.of(spec, foreign, labels[part], lost_columns="accept")
+        refused = outcome(lambda left=ledger - gone: solve(left)) == "NotAGramError"  # type: ignore[misc]
+        try:
+            solver.delete_statistics(gone)
+        except ImpossibleDeletionError:
+            assert refused
+        else:
+            assert not refused
+            ledger = ledger - gone
+        assert solver.statistics == ledger
+        assert outcome(solver.head) == outcome(lambda left=ledger: solve(left))  # type: ignore[misc]
+
+
+@each_variant
+def test_a_deletion_by_statistics_is_judged_by_what_is_left(variant: type[ExactSolver]) -> None:
+    """Not by what is there, which may be the statistics of no samples."""
+    draw = np.random.default_rng(14)
+    spec = Spec(dim=5, labels=("a", "b"))
+    features, labels = draw.standard_normal((30, 5)), np.arange(30) % 2
+    for count in (1, 4):
+        missing = Statistics.of(spec, 9.0 * features[:count], labels[:count])
+        solver = variant(spec, Statistics.of(spec, features, labels))
+        solver.head()
+        solver.add_statistics(-missing - missing)
+        solver.add_statistics(missing)
+        with pytest.raises(ImpossibleDeletionError):
+            solver.delete_statistics(Statistics.of(spec, features[:count], labels[:count]))
+        solver.add_statistics(missing)
+        assert solver.head().digest == solve(Statistics.of(spec, features, labels)).digest
+
+
+@each_variant
+@pytest.mark.parametrize("count", [1, 4])
+def test_statistics_of_few_samples_where_no_head_can_be_certified(
+    variant: type[ExactSolver], count: int
+) -> None:
+    """Beyond the conditioning rule, deletions are judged by integers alone."""
+    spec = Spec(dim=3, labels=("a", "b"), gamma=1e-3, grid=Grid(2, 20))
+    draw = np.random.default_rng(15)
+    small, labels = 1e-3 * draw.standard_normal((20, 3)), np.arange(20) % 2
+    solver = variant(spec, Statistics.of(spec, small, labels))
+    solver.head()
+    large = 2.0**19 * draw.standard_normal((count, 3)).clip(-1, 1)
+    solver.add(large, np.zeros(count, dtype=int))
+    solver.add(2.0**19 * np.ones((3, 3)), [0, 0, 0])
+    gone = Statistics.of(spec, large, np.zeros(count, dtype=int))
+    solver.delete_statistics(gone)
+    rest = np.concatenate([small, 2.0**19 * np.ones((3, 3))])
+    wanted = Statistics.of(spec, rest, np.concatenate([labels, [0, 0, 0]]))
+    assert solver.statistics == wanted
+    assert outcome(solver.head) == outcome(lambda: solve(wanted)) == "IllConditionedError"
+
+
+@each_variant
+def test_statistics_of_few_samples_cost_no_factorisation(variant: type[ExactSolver]) -> None:
+    draw = np.random.default_rng(13)
+    spec = Spec(dim=60, labels=("a", "b"))
+    features, labels = draw.standard_normal((400, 60)), np.arange(400) % 2
+    solver = variant(spec, Statistics.of(spec, features, labels))
+    solver.head()
+    for start in (0, 3):
+        gone = Statistics.of(spec, features[start : start + 3], labels[start : start + 3])
+        solver.delete_statistics(gone)
+        rest = Statistics.of(spec, features[start + 3 :], labels[start + 3 :])
+        assert solver.head().digest == solve(rest).digest
+    assert solver.factorisations == 1
+
+
+@each_variant
+def test_what_rows_refuse_statistics_refuse_by_their_own_reason(
+    variant: type[ExactSolver],
+) -> None:
+    draw = np.random.default_rng(12)
+    spec = Spec(dim=8, labels=("a", "b"))
+    features, labels = draw.standard_normal((40, 8)), np.arange(40) % 2
+    solver = streaming(variant, spec, features, labels)
+    before, retained = solver.head().digest, solver.statistics
+    gone = Statistics.of(spec, 30.0 * features[:1], labels[:1])
+    with pytest.raises(ImpossibleDeletionError, match="squares of feature"):
+        solver.delete_statistics(gone)
+    assert solver.head().digest == before
+    assert solver.statistics == retained
 
 
 @each_variant

@@ -209,7 +209,7 @@ class Direct:
         """Offer a request until its receipt is here, and settle it."""
         data = self._outbox.encode(composition, recompute=self._recompute)
         answer = self._retry(lambda: self._offer(composition.sequence, data))
-        receipt = self._trust.receipt(answer, request.read(data))
+        receipt = self._trust.receipt(answer, request.read_own(data))
         newest = self._retry(lambda: self._trust.follow(receipt.checkpoint))
         self._outbox.settle(
             composition.sequence, answer, checkpoint=newest, entry=receipt.logged.index

@@ -65,7 +65,7 @@ def _gram(spec: Spec, blocks: Iterable[Block]) -> GramPart:
     sums = Sums(spec)
     for block in blocks:
         sums.change(block.rows, 1)
-    return GramPart(Statistics.snapshot(sums, by_construction=True))
+    return GramPart(Statistics.of_sums(sums))
 
 
 def _factor(spec: Spec, blocks: Iterable[Block]) -> FactorPart:

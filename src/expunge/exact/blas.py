@@ -121,14 +121,6 @@ def add_gram(rows: Float, total: Float, factor: float = 1.0) -> None:
     dsyrk(lower, plain, size, length, alpha, source, size, beta, target, size)
 
 
-def add_packed_square(row: Float, packed: Float, factor: float = 1.0) -> None:
-    """packed += factor * the upper triangle of the row's outer square, by rows, in place."""
-    _require_plain(row, packed)
-    if len(packed) != packed_length(len(row)):
-        raise TypeError("the packed triangle is not of the row's length")
-    scipy_blas.dspr(len(row), float(factor), row, packed, lower=1, overwrite_ap=1)
-
-
 def add_product(left: Float, right: Float, total: Float, factor: float = 1.0) -> None:
     """total += factor * left.T @ right, in place; arrays contiguous and row-major."""
     _require_plain(left, right, total)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,17 +44,20 @@ class Digits:
     """Balanced radix-2^21 digits of integers, least significant first, and bounds on their
     magnitudes.
 
-    integers = sum of parts[i] * 2^(21 i) and |parts[0]| <= 2^20 when there are two.
+    integers = sum of parts[i] * 2^(21 i) and |parts[0]| <= 2^20 when there are two. `total` is the
+    sum of two parts, where it has been made.
     """
 
     parts: list[Float]
     bounds: list[float]
+    total: Float | None = None
 
     def __len__(self) -> int:
         return len(self.parts[0])
 
     def __getitem__(self, rows: slice) -> Digits:
-        return Digits([part[rows] for part in self.parts], self.bounds)
+        total = None if self.total is None else self.total[rows]
+        return Digits([part[rows] for part in self.parts], self.bounds, total)
 
 
 def digits_of(
@@ -68,14 +72,15 @@ def digits_of(
     largest = largest_of(integers) if largest is None else largest
     if digits == 1 or largest <= _RADIX / 2:
         return Digits([integers], [largest])
-    low, high = (memory or [np.empty_like(integers), np.empty_like(integers)])[:2]
-    low, high = low[: len(integers)], high[: len(integers)]
+    memory = memory or [np.empty_like(integers) for _ in range(3)]
+    low, high, total = (array[: len(integers)] for array in memory)
     for part in chunks(*integers.shape):
         np.multiply(integers[part], 1.0 / _RADIX, out=high[part])
         np.rint(high[part], out=high[part])
         np.multiply(high[part], -_RADIX, out=low[part])
         np.add(low[part], integers[part], out=low[part])
-    return Digits([low, high], [_RADIX / 2, float(np.rint(largest / _RADIX))])
+        np.add(low[part], high[part], out=total[part])
+    return Digits([low, high], [_RADIX / 2, float(np.rint(largest / _RADIX))], total)
 
 
 _FEW = 4  # rows; above this a product of matrices is faster than as many outer squares
@@ -99,7 +104,6 @@ class GramSum:
         self._has_products = False  # whether they are not zero
         self._few = _FewRows(width)
         self._budget = 0.0  # the largest sum of absolute products that any of them may hold
-        self._both = np.empty((0, width))  # scratch
 
     def add(self, rows: Digits, target: wide.Wide, sign: int = 1) -> None:
         """Add (sign 1) or subtract (sign -1) the rows' Gram; `target` takes what must be drained on
@@ -131,7 +135,9 @@ class GramSum:
         self._few.count = 0
 
     def _accumulate(self, block: Digits, sign: int) -> None:
-        parts = [*block.parts, self._sum(block)] if len(block.parts) == 2 else block.parts
+        parts = block.parts
+        if len(parts) == 2:
+            parts = [*parts, parts[0] + parts[1] if block.total is None else block.total]
         sums = self._products
         self._has_products = True
         if not sums:
@@ -143,20 +149,13 @@ class GramSum:
         for part, total in zip(parts, sums, strict=True):
             blas.add_gram(part, total, sign)
 
-    def _sum(self, block: Digits) -> Float:
-        if len(self._both) < len(block):
-            self._both = np.empty((len(block), self._width))
-        both = self._both[: len(block)]
-        for part in chunks(*both.shape):
-            np.add(block.parts[0][part], block.parts[1][part], out=both[part])
-        return both
-
     def drain(self, target: wide.Wide) -> None:
         """target += what has been added up so far, which is then zero."""
         if self._few.count > _FEW or self._has_products:
             self._multiply_few()
         if self._few.count:
-            add_digit_products(target, self._few.squares())
+            for span, piece in _products(*self._few.integers()):
+                wide.add_into(target[:, span], piece)
             self._few.count = 0
         if self._has_products:
             add_digit_products(target, [blas.packed_from_upper(one) for one in self._products])
@@ -186,26 +185,19 @@ class _FewRows:
         self._signs[self.count : end] = sign
         self.count = end
 
-    def _parts(self, chosen: NDArray[np.bool_]) -> list[Float]:
-        """The digits of these rows; a second one only if it is not zero throughout."""
-        low, high = (np.ascontiguousarray(part[: self.count][chosen]) for part in self._digits)
-        return [low, high] if high.any() else [low]
-
     def of_sign(self, sign: int) -> Digits:
-        """Those that were added, or those that were deleted."""
-        parts = self._parts(self._signs[: self.count] == sign)
+        """Those that were added, or those that were deleted; a second digit only if it is not zero
+        throughout.
+        """
+        chosen = self._signs[: self.count] == sign
+        low, high = (np.ascontiguousarray(part[: self.count][chosen]) for part in self._digits)
+        parts = [low, high] if high.any() else [low]
         return Digits(parts, [_RADIX / 2] * len(parts))
 
-    def squares(self) -> list[Float]:
-        """The products of q0, or of q0, q1 and q0 + q1, packed."""
-        parts = self._parts(np.ones(self.count, dtype=bool))
-        if len(parts) == 2:
-            parts.append(parts[0] + parts[1])
-        found = [np.zeros(blas.packed_length(self._digits.shape[2])) for _ in parts]
-        for part, total in zip(parts, found, strict=True):
-            for row, sign in zip(part, self._signs, strict=False):
-                blas.add_packed_square(row, total, float(sign))
-        return found
+    def integers(self) -> tuple[wide.Int64, wide.Int64]:
+        """The rows themselves, and their signs."""
+        low, high = self._digits[:, : self.count].astype(np.int64)
+        return low + (high << DIGIT_BITS), self._signs[: self.count].astype(np.int64)
 
 
 def add_digit_products(target: wide.Wide, products: list[Float]) -> None:
@@ -241,6 +233,43 @@ def _two_digits(low: wide.Int64, high: wide.Int64, both: wide.Int64) -> wide.Wid
     return result
 
 
+_PRODUCT_ROWS = 64  # of a product that is made at a time: little enough for a cache
+
+
+def _products(rows: wide.Int64, signs: wide.Int64) -> Iterator[tuple[slice, wide.Wide]]:
+    """The sum of sign * row.T @ row over fewer than 2^14 rows of integers below 2^42, exactly: the
+    packed upper triangle as 128-bit integers, piece by piece.
+
+    Proof. Let P be an entry. 64-bit integers, which wrap around, give P modulo 2^64: the lower limb
+    L, here read as signed. For k rows float64 gives P to within (k + 2) 2^-53 k 2^84 <= 2^61, and
+    (P - L) / 2^64, an integer, to within 2^-2 with the rounding of L; so the nearest integer is it.
+    """
+    width = rows.shape[1]
+    signed = rows * signs[:, None]
+    floats, signed_floats = rows.astype(np.float64), signed.astype(np.float64)
+    for panel, span in panels(width, _PRODUCT_ROWS):
+        left = signed[:, panel]
+        lower = np.multiply.outer(left[0], rows[0, panel.start :])
+        for index in range(1, len(rows)):
+            lower += np.multiply.outer(left[index], rows[index, panel.start :])
+        upper = blas.multiply_panel(
+            np.ascontiguousarray(signed_floats[:, panel]), floats[:, panel.start :]
+        )
+        upper -= lower
+        upper *= 2.0**-64
+        np.rint(upper, out=upper)
+        upper -= lower < 0
+        yield span, np.stack([_packed(lower), _packed(upper).astype(np.int64)]).view(np.uint64)
+
+
+def is_gram_of(packed: wide.Wide, rows: wide.Int64) -> bool:
+    """Whether a packed upper triangle of 128-bit integers is rows.T @ rows, for a few rows of
+    integers below 2^42.
+    """
+    signs = np.ones(len(rows), dtype=np.int64)
+    return all(np.array_equal(piece, packed[:, span]) for span, piece in _products(rows, signs))
+
+
 class CrossSum:
     """The exact sum of left.T @ right over rows added and deleted; it drains into a matrix of
     128-bit integers.
@@ -249,7 +278,8 @@ class CrossSum:
     def __init__(self, rows: int, columns: int) -> None:
         blas.require_exact()
         self._shape = (rows, columns)
-        self._products: dict[tuple[int, int], Float] = {}  # by the digits of left and right
+        # by the digit of left and the number of digits of right, which are side by side
+        self._products: dict[tuple[int, int], Float] = {}
         self._budget = 0.0
 
     def add(self, left: Digits, right: Digits, target: wide.Wide, sign: int = 1) -> None:
@@ -260,6 +290,8 @@ class CrossSum:
         if worst == 0.0:
             return
         most = int(blas.EXACT_LIMIT // worst)
+        digits = len(right.parts)
+        beside = right.parts[0] if digits == 1 else np.concatenate(right.parts, axis=1)
         for start in range(0, len(left), most):
             block = slice(start, start + most)
             count = len(left.parts[0][block])
@@ -267,16 +299,26 @@ class CrossSum:
                 self.drain(target)
             self._budget += count * worst
             for i, left_part in enumerate(left.parts):
-                for j, right_part in enumerate(right.parts):
-                    product = self._products.setdefault((i, j), np.zeros(self._shape))
-                    blas.add_product(left_part[block], right_part[block], product, sign)
+                if (i, digits) not in self._products:
+                    self._products[i, digits] = np.zeros((self._shape[0], digits * self._shape[1]))
+                blas.add_product(left_part[block], beside[block], self._products[i, digits], sign)
 
     def drain(self, target: wide.Wide) -> None:
         """target += what has been added up so far, which is then zero."""
-        for (i, j), product in self._products.items():
-            wide.add_shifted(target, product.astype(np.int64), DIGIT_BITS * (i + j))
+        for (i, digits), product in self._products.items():
+            for j, part in enumerate(np.hsplit(product, digits)):
+                wide.add_shifted(target, part.astype(np.int64), DIGIT_BITS * (i + j))
         self._products.clear()
         self._budget = 0.0
+
+
+def product(left: Digits, right: Digits) -> wide.Wide:
+    """left.T @ right, exactly."""
+    shape = left.parts[0].shape[1], right.parts[0].shape[1]
+    total, result = CrossSum(*shape), wide.zeros(shape)
+    total.add(left, right, result)
+    total.drain(result)
+    return result
 
 
 # Enough for BLAS to be fast, few enough that little is computed below the diagonal
@@ -284,10 +326,11 @@ PANEL_ROWS = 256
 MOST_WAITING = 1024  # rows: beyond this their memory would count, and BLAS gets no faster
 
 
-def panels(size: int) -> Iterator[tuple[slice, slice]]:
+def panels(size: int, rows: int | None = None) -> Iterator[tuple[slice, slice]]:
     """The rows of each panel of an upper triangle, and their positions in its packed form."""
-    for start in range(0, size, PANEL_ROWS):
-        stop = min(start + PANEL_ROWS, size)
+    step = PANEL_ROWS if rows is None else rows
+    for start in range(0, size, step):
+        stop = min(start + step, size)
         yield slice(start, stop), slice(_place(size, start), _place(size, stop))
 
 
@@ -304,7 +347,7 @@ def unpacked(packed: Float, rows: int) -> Float:
     return panel
 
 
-def _packed(panel: Float) -> Float:
+def _packed(panel: NDArray[Any]) -> NDArray[Any]:
     return np.concatenate([row[index:] for index, row in enumerate(panel)])
 
 

@@ -186,14 +186,11 @@ def from_ints(values: Sequence[int], limbs: int = 2) -> Wide:
 
 def to_ints(value: Wide) -> list[int]:
     """The signed values as Python integers, in row-major order."""
-    flat = value.reshape(len(value), -1).tolist()
-    modulus = 1 << (_LIMB * len(value))
-    half = modulus >> 1
-    totals = [
-        sum(limb << (_LIMB * index) for index, limb in enumerate(column))
-        for column in zip(*flat, strict=True)
-    ]
-    return [total - modulus if total >= half else total for total in totals]
+    flat = value.reshape(len(value), -1)
+    totals: list[int] = flat[-1].view(np.int64).tolist()
+    for limb in flat[-2::-1]:
+        totals = [(high << _LIMB) + low for high, low in zip(totals, limb.tolist(), strict=True)]
+    return totals
 
 
 def to_bytes(value: Wide) -> bytes:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from expunge.errors import FormatError, SpecMismatchError
 from expunge.exact import blas, wide
-from expunge.frame import CHECKSUM_BYTES, Format, Reader, with_checksum
+from expunge.frame import CHECKSUM_BYTES, Bytes, Format, Reader, with_checksum
 from expunge.ridge.spec import Spec
 from expunge.ridge.sums import embedded
 
@@ -64,11 +64,11 @@ def write(sums: Any) -> bytes:
     return with_checksum(_pieces(sums))
 
 
-def read(spec: Spec, data: bytes) -> StatisticsParts:
+def read(spec: Spec, data: Bytes) -> StatisticsParts:
     """The inverse of `write`; bytes made before labels were appended to the spec are embedded."""
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise FormatError(f"statistics are read from bytes, got {type(data).__name__}")
-    (columns, count, classes), reader = _opened(spec, bytes(data))
+    (columns, count, classes), reader = _opened(spec, data)
     width = spec.width
     shapes = [(blas.packed_length(width),), (width, columns), (blas.packed_length(columns),)]
     sizes = [_WIDE_BYTES * math.prod(shape) for shape in shapes]
@@ -97,7 +97,7 @@ def _symmetric(packed: wide.Wide, size: int) -> wide.Wide:
     return result
 
 
-def _opened(spec: Spec, content: bytes) -> tuple[tuple[int, int, int], Reader]:
+def _opened(spec: Spec, content: Bytes) -> tuple[tuple[int, int, int], Reader]:
     """Columns, count and number of class counts, if they are of this spec; and the rest."""
     (data, labels, width, columns, count, classes), reader = _FORMAT.open(content)
     if data.hex() != spec.data_digest or width != spec.width:

@@ -392,6 +392,9 @@ def check_lost_columns(choice: str) -> None:
         raise InputError(f"lost_columns={choice!r} must be 'refuse' or 'accept'")
 
 
+_FIRST_ROWS = 8  # of a block: they show of most columns that these are not zero
+
+
 class ColumnWatch:
     """Finds columns that are not zero but whose every value rounds to zero on the grid."""
 
@@ -408,12 +411,12 @@ class ColumnWatch:
         looked at again.
         """
         self._largest = max(self._largest, largest)
-        columns = np.flatnonzero(~self._live)
-        if not columns.size or not len(features):
-            return
-        self._live[columns] = integers[:, columns].any(axis=0)
         dead = np.flatnonzero(~self._live)
-        if dead.size:
+        for part in (integers[:_FIRST_ROWS], integers[_FIRST_ROWS:]):
+            if dead.size:
+                self._live[dead] = part[:, dead].any(axis=0)
+                dead = np.flatnonzero(~self._live)
+        if dead.size and len(features):
             magnitude = np.abs(features[:, dead].astype(np.float64)).max(axis=0)
             self._example[dead] = np.maximum(self._example[dead], magnitude)
             self._lost[dead] |= magnitude > 0

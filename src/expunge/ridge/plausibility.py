@@ -1,17 +1,21 @@
-"""What integers alone can prove about statistics: which cannot be those of any set of samples.
+"""What integers alone can prove about statistics: which cannot be those of any set of samples, and
+which are those of certain rows.
 
-These checks are exact and one-sided: they can prove a deletion impossible, never that its samples
+The checks are exact and one-sided: they can prove a deletion impossible, never that its samples
 had been added.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from expunge.exact import blas, wide
+from expunge.exact.gram import digits_of, is_gram_of, product
+from expunge.ridge.encoding import Rows, Targets
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums
@@ -36,9 +40,11 @@ def count_problem(spec: Spec, count: int, class_counts: Sequence[int]) -> str | 
     return None
 
 
-def problem_with(statistics: Statistics | Sums) -> str | None:
+def problem_with(statistics: Statistics | Sums, gram: Float | None = None) -> str | None:
     """Why these (settled) statistics are those of no set of samples; None if counts and 2x2 minors
     do not show it.
+
+    `gram` is the upper triangle of S in float64, to within 2^-50 of each entry, where it is known.
     """
     spec = statistics.spec
     problem = count_problem(spec, statistics.count, statistics.class_counts.tolist())
@@ -54,7 +60,7 @@ def problem_with(statistics: Statistics | Sums) -> str | None:
     return (
         (_intercept_problem(statistics, diagonal[-1]) if spec.intercept else None)
         or _label_problem(statistics)
-        or _minor_problem(statistics, diagonal)
+        or _minor_problem(statistics, diagonal, gram)
     )
 
 
@@ -88,10 +94,14 @@ def _label_problem(statistics: Statistics | Sums) -> str | None:
     return None
 
 
-def _minor_problem(statistics: Statistics | Sums, diagonal: list[int]) -> str | None:
+def _minor_problem(
+    statistics: Statistics | Sums, diagonal: list[int], gram: Float | None
+) -> str | None:
     """The squared product of two features cannot exceed the product of their squares."""
     width = statistics.spec.width
-    upper = blas.upper_from_packed(width, wide.to_float(statistics.gram))
+    upper = gram
+    if upper is None:
+        upper = blas.upper_from_packed(width, wide.to_float(statistics.gram))
     starts = blas.packed_diagonal(width)
     roots = np.sqrt(np.abs(upper.diagonal()) * _CLOSE)
     for row, column in close_pairs(upper, roots):
@@ -144,3 +154,79 @@ def _intercept_problem(statistics: Statistics | Sums, corner: int) -> str | None
                 "the constant feature"
             )
     return None
+
+
+# -- rows that statistics give away ----------------------------------------------------------------
+
+
+def rows_behind(statistics: Statistics) -> Rows | None:
+    """Rows of which these are the statistics, bit for bit, for one sample, or for one of each of
+    some classes; None if they are not found.
+
+    Those of one sample are products with its largest feature, and G has the features of the only
+    sample of a class. Either is a guess, and exact products decide. The row of one sample may have
+    the opposite sign, with that of its targets: the sums are the same.
+    """
+    guess: tuple[list[list[int]], list[list[int]]] | None = None
+    if statistics.count == 1:
+        guess = _single_row(statistics)
+    elif _all_hard(statistics) and int(statistics.class_counts.max(initial=0)) == 1:
+        guess = _rows_of_classes(statistics)
+    if guess is None:
+        return None
+    spec, (features, targets) = statistics.spec, guess
+    largest = max(abs(value) for row in features for value in row)
+    largest_target = max(abs(value) for row in targets for value in row)
+    if largest >> spec.grid.bits or largest_target >> spec.label_grid.bits:
+        return None
+    integers = np.array(targets, dtype=np.float64)
+    rows = Rows(np.array(features, dtype=np.float64), float(largest), Targets.of(spec, integers))
+    return rows if _are_behind(rows, statistics) else None
+
+
+def _single_row(statistics: Statistics) -> tuple[list[list[int]], list[list[int]]] | None:
+    """u_i = sqrt(S_ii), u = S_i / u_i and v = G_i / u_i, for the i of the largest S_ii; hard labels
+    are positive.
+    """
+    width, starts = statistics.spec.width, blas.packed_diagonal(statistics.spec.width)
+    diagonal = wide.to_ints(statistics.gram[:, starts])
+    pivot = max(range(width), key=diagonal.__getitem__)
+    root = math.isqrt(max(diagonal[pivot], 0))
+    if root == 0:
+        return None
+    place = int(starts[pivot])
+    above = starts[:pivot] + pivot - np.arange(pivot)
+    column = np.concatenate([above, np.arange(place, place + width - pivot)])
+    moment = wide.to_ints(statistics.moment[:, pivot])
+    root = -root if sum(moment) < 0 else root
+    features = [value // root for value in wide.to_ints(statistics.gram[:, column])]
+    return [features], [[value // root for value in moment]]
+
+
+def _rows_of_classes(statistics: Statistics) -> tuple[list[list[int]], list[list[int]]]:
+    """The columns of G of classes that have a sample."""
+    spec = statistics.spec
+    bits = spec.label_grid.fraction_bits
+    classes = np.flatnonzero(statistics.class_counts).tolist()
+    features = [
+        [value >> bits for value in wide.to_ints(statistics.moment[:, :, label])]
+        for label in classes
+    ]
+    targets = [
+        [int(label == column) << bits for column in range(spec.columns)] for label in classes
+    ]
+    return features, targets
+
+
+def _are_behind(rows: Rows, statistics: Statistics) -> bool:
+    """Whether these are the rows' statistics, by exact products."""
+    spec, targets = statistics.spec, rows.targets
+    features = digits_of(rows.integers, spec.grid.digits, rows.largest)
+    labels = digits_of(targets.integers, spec.label_grid.digits)
+    return (
+        len(rows) == statistics.count
+        and np.array_equal(targets.class_counts, statistics.class_counts)
+        and np.array_equal(product(labels, labels), statistics.label_gram)
+        and np.array_equal(product(features, labels), statistics.moment)
+        and is_gram_of(statistics.gram, rows.integers.astype(np.int64))
+    )

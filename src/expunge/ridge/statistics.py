@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from expunge.errors import InputError, SpecMismatchError
 from expunge.exact import blas, wide
+from expunge.frame import Bytes
 from expunge.ridge import codec
 from expunge.ridge.codec import StatisticsParts
 from expunge.ridge.encoding import ColumnWatch, Rows, check_lost_columns
@@ -264,8 +265,7 @@ class Statistics:
             add_batch(sums, watch, batch_features, batch_labels, progress, names=names)
         if lost_columns == "refuse":
             watch.require_none_lost(living)
-        sums.settle()
-        return cls._make(sums, by_construction=True)
+        return cls.of_sums(sums)
 
     @classmethod
     def of_rows(cls, spec: Spec, rows: Rows) -> Statistics:
@@ -285,6 +285,22 @@ class Statistics:
         """
         sums = Sums(spec)
         add_rows(sums, rows)
+        return cls.of_sums(sums)
+
+    @classmethod
+    def of_sums(cls, sums: Sums) -> Statistics:
+        """The statistics of samples that were added to sums, which must not change any more.
+
+        Parameters
+        ----------
+        sums : Sums
+            To which samples were only ever added. They are settled; nothing is copied.
+
+        Returns
+        -------
+        Statistics
+            With the arrays of the sums.
+        """
         sums.settle()
         return cls._make(sums, by_construction=True)
 
@@ -460,14 +476,14 @@ class Statistics:
         return codec.write(self)
 
     @classmethod
-    def from_bytes(cls, spec: Spec, data: bytes) -> Statistics:
+    def from_bytes(cls, spec: Spec, data: Bytes) -> Statistics:
         """The inverse of `to_bytes`.
 
         Parameters
         ----------
         spec : Spec
             What the statistics were made under, or that with labels appended.
-        data : bytes
+        data : bytes-like
             What `to_bytes` returned.
 
         Returns

@@ -55,8 +55,8 @@ class Sums:
 
     def change(self, rows: Rows, sign: int) -> None:
         """Add (sign 1) or subtract (sign -1) rows. The opposite change undoes this one exactly."""
-        if len(self._memory) != 2 or len(self._memory[0]) < len(rows):
-            self._memory = [np.empty(rows.integers.shape) for _ in range(2)]
+        if not self._memory or len(self._memory[0]) < len(rows):
+            self._memory = [np.empty(rows.integers.shape) for _ in range(3)]
         features = digits_of(rows.integers, self.spec.grid.digits, rows.largest, self._memory)
         labels = digits_of(rows.targets.integers, self.spec.label_grid.digits)
         self._gram.add(features, self.gram, sign)

@@ -33,14 +33,15 @@ from expunge.ridge.encoding import (
 from expunge.ridge.feature_names import FeatureNames
 from expunge.ridge.head import Head
 from expunge.ridge.inputs import single_batch
-from expunge.ridge.plausibility import count_problem, problem_with
+from expunge.ridge.plausibility import count_problem, rows_behind
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
-from expunge.ridge.sums import Sums, require_room
+from expunge.ridge.sums import Sums, add_rows, require_room
 from expunge.ridge.tables import Matrix, readable_again
-from expunge.solvers.change import Change
+from expunge.solvers.change import Change, trace_of
 from expunge.solvers.factor import Downdate
 from expunge.solvers.following import REMEDY, FollowedSums
+from expunge.solvers.stream import MOST_ROWS
 from expunge.solvers.system import is_well_conditioned, require_well_conditioned
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -214,7 +215,9 @@ class ExactSolver(FollowedSums):
         """
         self._require_rows(rows)
         if len(rows) > self._most_rows:
-            self.add_statistics(Statistics.of_rows(self.spec, rows))
+            with self._changing():
+                add_rows(self._sums, rows)
+                self._rebuilt(self._trace + trace_of(rows))
             return
         if not len(rows):
             return
@@ -318,7 +321,8 @@ class ExactSolver(FollowedSums):
     def add_statistics(self, statistics: Statistics) -> None:
         """Add samples by their statistics; the same as `add` of the samples behind them.
 
-        There are no rows to follow, so the next head costs a factorisation.
+        Statistics of one sample, or of one of each of some classes, give the samples away; these
+        are followed like rows. Otherwise the next head may cost a factorisation.
 
         Parameters
         ----------
@@ -341,8 +345,13 @@ class ExactSolver(FollowedSums):
         """
         self._require_spec(statistics)
         require_room(self.count + statistics.count)
+        added = statistics.under(self.spec)
+        rows = rows_behind(added) if self._are_few(added.count) else None
+        if rows is not None:
+            self.add_rows(rows)
+            return
         with self._changing():
-            self._sums.merge(statistics.under(self.spec))
+            self._sums.merge(added)
             self._by_construction &= statistics.gram_by_construction
             if not statistics.gram_by_construction:
                 self._floor = None
@@ -376,6 +385,16 @@ class ExactSolver(FollowedSums):
         self._require_spec(statistics)
         gone = statistics.under(self.spec)
         require_room(self.count - gone.count)
+        judgeable = self._are_few(gone.count) and self._has_floor
+        rows = rows_behind(gone) if judgeable else None
+        if rows is not None:
+            try:
+                self.delete_rows(rows)
+            except ImpossibleDeletionError:
+                rows = None  # refused below as well, with the reason that statistics give
+        if rows is not None:
+            return
+        judged = self._judged_statistics(gone) if judgeable else None
         self._end_stream()
         self._system = self._refinement = (
             None  # caches, in whose place the proof below will need memory
@@ -383,16 +402,20 @@ class ExactSolver(FollowedSums):
         with self._changing():
             self._sums.merge(gone, -1)
             try:
-                problem = problem_with(self._sums)
-                if problem is not None:
-                    raise ImpossibleDeletionError(f"{problem}; {REMEDY}")
-                proof = self._proof_after_deletion()
+                proof = self._proof_after_deletion(None if judged is None else judged[1])
             except ExpungeError:
                 self._sums.merge(gone, 1)
                 raise
             self._by_construction = False
             self._rebuilt()
             self._system, self._floor = proof
+            if judged is not None:
+                self._absorb(judged[0], -1)
+
+    def _are_few(self, count: int) -> bool:
+        """Whether statistics of so many samples are worth following as rows."""
+        most = min(self._most_rows, MOST_ROWS)
+        return 0 < count <= most and is_well_conditioned(self.spec, self._trace)
 
     @exclusive
     def amend(self, spec: Spec) -> None:

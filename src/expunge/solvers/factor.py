@@ -209,6 +209,41 @@ def raised_floor(system: FloatCopy, propose: Propose, floor: float) -> float:
     return floor
 
 
+_NO_PIVOT = 2.0**-48  # of the largest: what is left of a matrix is then its rounding errors
+
+
+def low_rank(upper: Float, rank: int) -> tuple[Float, float]:
+    """At most `rank` rows V for a symmetric A, by a Cholesky factorisation with pivots, and a bound
+    on the Frobenius norm of A - V'V. The upper triangle of A is used up.
+
+    A may be any matrix, and V any rows: the bound is computed from the difference, whose entries
+    are off by at most (rank + 3) 2^-53 (|A_ij| + (|V|'|V|)_ij).
+    """
+    diagonal = upper.diagonal().copy()
+    least = _NO_PIVOT * float(np.abs(diagonal).max())
+    rows = np.zeros((rank, len(upper)))
+    count = 0
+    while count < rank:
+        pivot = int(diagonal.argmax())
+        if not diagonal[pivot] > least:
+            break
+        column = np.concatenate([upper[:pivot, pivot], upper[pivot, pivot:]])
+        if count:
+            part = np.ascontiguousarray(rows[:count, pivot])
+            column -= blas.multiply(part[None], rows[:count])[0]
+        rows[count] = column / math.sqrt(diagonal[pivot])
+        diagonal -= np.square(rows[count])
+        diagonal[pivot] = 0.0
+        count += 1
+    rows = rows[:count]
+    size = math.sqrt(2.0) * blas.norm(blas.packed_from_upper(upper))
+    if count:
+        blas.add_gram(rows, upper, -1.0)
+    left = math.sqrt(2.0) * blas.norm(blas.packed_from_upper(upper))
+    rounding = (rank + 3) * UNIT * (size + float(np.square(rows).sum()))
+    return rows, (left + rounding) * (1 + 2.0**-20)
+
+
 class Downdate(Enum):
     """What can be said of a deletion that has no carried bound."""
 

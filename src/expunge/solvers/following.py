@@ -26,7 +26,14 @@ from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums
 from expunge.solvers.certify import Preconditioner, certified, require_possible, with_diagnostics
 from expunge.solvers.change import Change
-from expunge.solvers.factor import Downdate, FloatCopy, Proof, downdate, proven_floor
+from expunge.solvers.factor import (
+    Downdate,
+    FloatCopy,
+    Proof,
+    downdate,
+    low_rank,
+    proven_floor,
+)
 from expunge.solvers.minors import minors_are_safe
 from expunge.solvers.refinement import Refinement
 from expunge.solvers.stream import MOST_ROWS, HeadStream, room_for
@@ -35,6 +42,8 @@ from expunge.solvers.system import KEPT_WIDTH, RidgeSystem, is_well_conditioned
 Float = NDArray[np.float64]
 
 _HEADS_BEFORE = 2  # after changes of few rows, before a stream begins
+_CLOSE_ENOUGH = 2.0**-10  # of gamma: rows in float64 are then worth following
+_MOST_FOLLOWED = 256  # rows: beyond this a factorisation is faster at any width
 _HEADS_APART = 64  # the same, after a stream that was given up
 # Of one change: for more, refining the whole head is faster, if it has followed the changes before.
 # Going over to it costs some heads, so a stream takes one such change, and ends with the second in
@@ -216,7 +225,7 @@ class FollowedSums(ABC):
         """Batches larger than this are changed by their statistics: following rows would cost more
         than starting over.
         """
-        return max(16, self.spec.width // 4)
+        return max(16, min(self.spec.width // 8, _MOST_FOLLOWED))
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -246,13 +255,18 @@ class FollowedSums(ABC):
         self._head = None
         self._statistics = None
 
-    def _rebuilt(self) -> None:
-        """The sums changed other than by rows: what follows rows must be rebuilt."""
+    def _rebuilt(self, trace: int | None = None) -> None:
+        """The sums changed other than by few rows: what follows rows must be rebuilt. The trace of
+        S is given, or found.
+        """
         self._changed()
         self._end_stream()
         self._system = None
         self._refinement = None
-        self._trace = sum(wide.to_ints(self._sums.gram[:, blas.packed_diagonal(self.spec.width)]))
+        if trace is None:
+            diagonal = self._sums.gram[:, blas.packed_diagonal(self.spec.width)]
+            trace = sum(wide.to_ints(diagonal))
+        self._trace = trace
 
     def _float_copy(self) -> FloatCopy:
         """A system whose float copy of S is current."""
@@ -304,6 +318,11 @@ class FollowedSums(ABC):
             self._settle()
             require_possible(self._sums)
 
+    @property
+    def _has_floor(self) -> bool:
+        """Whether `_ready_floor` needs no proof, and so cannot refuse the sums as they are."""
+        return self._floor is not None or self._by_construction
+
     def _ready_floor(self) -> float:
         if self._floor is None:
             self._require_possible()
@@ -312,18 +331,45 @@ class FollowedSums(ABC):
             )
         return self._floor
 
-    def _proof_after_deletion(self) -> tuple[RidgeSystem | None, float | None]:
-        """The system after a deletion by statistics, and the proof that it is positive definite.
+    def _judged_statistics(self, gone: Statistics) -> tuple[Float, float] | None:
+        """Rows that are close to those behind statistics of few samples, and a proven bound on the
+        smallest eigenvalue of H without what the statistics hold; None if a factorisation must
+        tell.
+
+        If V'V is off by at most e from what is deleted, in the Frobenius norm, then the smallest
+        eigenvalue is at most e below that of H - V'V, which the downdate lemma bounds.
+        """
+        if self._system is None or not self._follows:
+            return None
+        packed = wide.to_float(gone.gram, -2 * self.spec.grid.fraction_bits)
+        copied = 2.0**-49 * blas.norm(packed)
+        rows, off = low_rank(blas.upper_from_packed(self.spec.width, packed), gone.count)
+        if not (len(rows) and off < _CLOSE_ENOUGH * self.spec.gamma):
+            return None
+        verdict = self._judged(rows)
+        if isinstance(verdict, Downdate):
+            return None
+        floor = (verdict - off - copied) * (1 - 2.0**-20)
+        return (rows, floor) if floor >= Proof.of(self._ready_system()).accepted else None
+
+    def _proof_after_deletion(self, floor: float | None) -> tuple[RidgeSystem | None, float | None]:
+        """The system after a deletion by statistics, and the proof that it is positive definite,
+        unless there is one (`floor`), or integers prove the deletion impossible.
 
         There is neither where the conditioning rule says that float64 could not tell; `head`
         refuses there anyway.
         """
         trace = sum(wide.to_ints(self._sums.gram[:, blas.packed_diagonal(self.spec.width)]))
-        if not is_well_conditioned(self.spec, trace):
+        system = None
+        if is_well_conditioned(self.spec, trace):
+            system = RidgeSystem(self.spec, self._sums.gram)
+        problem = problem_with(self._sums, None if system is None else system.gram)
+        if problem is not None:
+            raise ImpossibleDeletionError(f"{problem}; {REMEDY}")
+        if system is None:
             return None, None
-        system = RidgeSystem(self.spec, self._sums.gram)
         try:
-            return system, proven_floor(system)
+            return system, proven_floor(system) if floor is None else floor
         except NotAGramError as refusal:
             raise ImpossibleDeletionError(
                 f"what is left would not be positive definite; {REMEDY}"

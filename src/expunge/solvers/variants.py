@@ -106,8 +106,8 @@ class CholeskySolver(ExactSolver):
     def _drop_preconditioner(self) -> None:
         self._factor = None
 
-    def _rebuilt(self) -> None:
-        super()._rebuilt()
+    def _rebuilt(self, trace: int | None = None) -> None:
+        super()._rebuilt(trace)
         self._stale = True
 
 
@@ -164,27 +164,32 @@ class WoodburySolver(ExactSolver):
     """
 
     method = "woodbury"
+    _factor: CholeskyFactor | None = None  # in the place of an inverse, until rows are followed
     _inverse: TrackedInverse | None = None
     _tracked = False  # changed since it was made
 
     def _preconditioner(self) -> Preconditioner:
-        propose = self._inverse.solve if self._inverse is not None else self._renew()
+        made = self._inverse or self._factor
+        propose = made.solve if made is not None else self._renew()
         return Preconditioner(propose, fresh=not self._tracked, renew=self._renew)
 
     def _renew(self) -> Propose:
-        self._inverse = TrackedInverse(CholeskyFactor(self._float_copy()).inverse())
+        self._drop_preconditioner()
+        self._factor = CholeskyFactor(self._float_copy())
         self._tracked = False
         self.factorisations += 1
-        return self._inverse.solve
+        return self._factor.solve
 
     @property
     def _follows(self) -> bool:
-        return self._inverse is not None
+        return self._inverse is not None or self._factor is not None
 
     def _renew_worn(self) -> None:
         """It is updated in place, and does not wear out by the number of rows."""
 
     def _absorb(self, values: Float, sign: int, solved: Float | None = None) -> None:
+        if self._factor is not None:  # used up
+            self._inverse, self._factor = TrackedInverse(self._factor.inverse()), None
         if self._inverse is None:
             return
         try:
@@ -198,8 +203,8 @@ class WoodburySolver(ExactSolver):
             self.resets += 1
 
     def _drop_preconditioner(self) -> None:
-        self._inverse = None
+        self._factor = self._inverse = None
 
-    def _rebuilt(self) -> None:
-        super()._rebuilt()
+    def _rebuilt(self, trace: int | None = None) -> None:
+        super()._rebuilt(trace)
         self._tracked = True

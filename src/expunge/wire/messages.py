@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from expunge.errors import FormatError
 from expunge.exact import wide
 from expunge.exact.blas import packed_diagonal
-from expunge.frame import Reader, pack, prefixed
+from expunge.frame import Reader, pack
 from expunge.kinds import ChangeKind, MessageKind
 from expunge.ridge.encoding import Rows, Targets
 from expunge.ridge.spec import Spec
@@ -57,11 +57,11 @@ class RowsPart:
         total = wide.zeros((self.rows.integers.shape[1],))
         whole = self.rows.integers.astype(np.int64)
         high, low = whole >> 21, whole & ((1 << 21) - 1)
-        for part, shift in (((high * high), 42), ((high * low), 22), ((low * low), 0)):
-            for start in range(
-                0, len(part), 1 << 18
-            ):  # each term is below 2^43, so that 2^18 of them fit 63 bits
-                wide.add_shifted(total, part[start : start + (1 << 18)].sum(axis=0), shift)
+        for left, right, shift in ((high, high, 42), (high, low, 22), (low, low, 0)):
+            for start in range(0, len(whole), 1 << 18):  # terms below 2^43: so many fit 63 bits
+                part = slice(start, start + (1 << 18))
+                squares = np.einsum("ij,ij->j", left[part], right[part], optimize=False)
+                wide.add_shifted(total, squares, shift)
         return total
 
 
@@ -115,13 +115,15 @@ class Message:
         parts = [part for part in (self.added, self.deleted) if part is not None]
         if self.kind == "factor":
             return b"".join(_factor_bytes(spec, part) for part in (self.added, self.deleted))
-        start = b"" if self.log is None else pack(_LOG, *self.log)
-        return start + b"".join(_part_bytes(spec, part) for part in parts)
+        start = [] if self.log is None else [pack(_LOG, *self.log)]
+        return b"".join([*start, *(piece for part in parts for piece in _pieces(spec, part))])
 
 
-def _part_bytes(spec: Spec, part: Part) -> bytes:
+def _pieces(spec: Spec, part: Part) -> list[bytes]:
+    """The bytes of a part, which may be large, to be joined once."""
     if isinstance(part, GramPart):
-        return prefixed(part.statistics.to_bytes(), "Q")
+        data = part.statistics.to_bytes()
+        return [pack("Q", len(data)), data]
     if not isinstance(part, RowsPart):
         raise FormatError(f"a {type(part).__name__} is not part of a gram or rows message")
     targets = part.rows.targets
@@ -130,9 +132,7 @@ def _part_bytes(spec: Spec, part: Part) -> bytes:
         labels = bytes([_HARD]) + targets.integers.argmax(axis=1).astype("<u4").tobytes()
     else:
         labels = bytes([_REAL]) + targets.integers.astype("<i8").tobytes()
-    return b"".join(
-        [*part.salts, part.rows.integers[:, : spec.dim].astype("<i8").tobytes(), labels]
-    )
+    return [*part.salts, part.rows.integers[:, : spec.dim].astype("<i8").tobytes(), labels]
 
 
 def _factor_bytes(spec: Spec, part: Part | None) -> bytes:
@@ -183,7 +183,7 @@ def _gram(spec: Spec, count: int, reader: Reader) -> GramPart | None:
 
 
 def _statistics(spec: Spec, count: int, reader: Reader) -> GramPart:
-    statistics = Statistics.from_bytes(spec, bytes(reader.prefixed("the statistics", "Q")))
+    statistics = Statistics.from_bytes(spec, reader.prefixed("the statistics", "Q"))
     if statistics.count != count:
         raise FormatError(
             f"the statistics are of {statistics.count} samples, but the request speaks of {count}"

@@ -161,8 +161,18 @@ def read(data: bytes | memoryview) -> Request:
     """The request of these bytes; FormatError for what is truncated, altered or malformed."""
     signed, body = FORMAT.read_signed(data)
     content = _content(signed)
-    header = _header(content)
     require_body(content, body, "the request")
+    return _request(signed, content, body)
+
+
+def read_own(data: bytes) -> Request:
+    """The same of bytes that `write` has just given: the digest of their body is not checked."""
+    signed, body = FORMAT.read_signed(data)
+    return _request(signed, _content(signed), body)
+
+
+def _request(signed: SignedHeader, content: dict[str, Any], body: memoryview) -> Request:
+    header = _header(content)
     reader = Reader(body, "the body of the request")
     added, deleted = (
         tuple(reader.pieces(count, COMMITMENT_BYTES, "the commitments"))
