@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas as _blas
-from scipy.linalg import cython_blas
+from scipy.linalg import cython_blas, cython_lapack
 from scipy.linalg import lapack as _lapack
 
 from expunge.errors import PlatformError
@@ -39,12 +39,12 @@ def multiply(left: Float, right: Float) -> Float:
     return _blas.dgemm(1.0, right.T, left.T).T
 
 
-def _library_function(name: str, arguments: int) -> Callable[..., None]:
-    """A BLAS routine by its address in scipy's library.
+def _library_function(name: str, arguments: int, module: Any = cython_blas) -> Callable[..., None]:
+    """A BLAS or LAPACK routine by its address in scipy's library.
 
     Unlike scipy's wrapper such a call lets other threads run.
     """
-    capsules: dict[str, object] = dict(cython_blas.__pyx_capi__)
+    capsules: dict[str, object] = dict(module.__pyx_capi__)
     capsule = capsules[name]
     api = ctypes.pythonapi
     signature = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", api))(
@@ -58,6 +58,10 @@ def _library_function(name: str, arguments: int) -> Callable[..., None]:
 
 _dsyrk = _library_function("dsyrk", 10)
 _dgemm = _library_function("dgemm", 13)
+_dsymm = _library_function("dsymm", 12)
+_dpotrf = _library_function("dpotrf", 5, cython_lapack)
+_dtrttp = _library_function("dtrttp", 6, cython_lapack)
+_dtpttr = _library_function("dtpttr", 6, cython_lapack)
 
 
 def _scalars(*values: int | float | bytes) -> list[Any]:
@@ -130,7 +134,13 @@ def symmetric_multiply(upper: Float, right: Float) -> Float:
     """A @ right for the symmetric A whose upper triangle is given; `right` row-major."""
     if right.shape[1] == 1:
         return _blas.dsymv(1.0, upper.T, right[:, 0], lower=1)[:, None]
-    return np.ascontiguousarray(_blas.dsymm(1.0, upper.T, np.asfortranarray(right), lower=1))
+    _require_plain(upper)
+    columns, result = np.asfortranarray(right), np.zeros(right.shape, order="F")
+    scalars = _scalars(b"L", b"L", len(upper), right.shape[1], 1.0, 0.0)
+    left, lower, size, count, alpha, beta = map(ctypes.addressof, scalars)
+    sides = (columns.ctypes.data, size, beta, result.ctypes.data, size)
+    _dsymm(left, lower, size, count, alpha, upper.ctypes.data, size, *sides)
+    return np.ascontiguousarray(result)
 
 
 def norm(array: Float) -> float:
@@ -150,15 +160,34 @@ def smallest_eigenvalue(symmetric: Float) -> float:
     return float(values[0])
 
 
+def factor_in_place(upper: Float) -> int:
+    """Turn the upper triangle of a symmetric matrix into R with R'R = A; returns 0, or the order of
+    the first leading minor that is not positive.
+    """
+    _require_plain(upper)
+    scalars = _scalars(b"L", len(upper), 0)
+    lower, size, info = map(ctypes.addressof, scalars)
+    _dpotrf(lower, size, upper.ctypes.data, size, info)
+    return int(scalars[-1].value)
+
+
 def packed_from_upper(upper: Float) -> Float:
     """The upper triangle, row by row, as one vector."""
-    packed: Float = _lapack.dtrttp(upper.T, uplo="L")[0]
+    packed = np.empty(packed_length(len(upper)))
+    _require_plain(upper)
+    scalars = _scalars(b"L", len(upper), 0)
+    lower, size, info = map(ctypes.addressof, scalars)
+    _dtrttp(lower, size, upper.ctypes.data, size, packed.ctypes.data, info)
     return packed
 
 
 def upper_from_packed(size: int, packed: Float) -> Float:
     """The inverse of `packed_from_upper`; entries below the diagonal are arbitrary."""
-    upper: Float = _lapack.dtpttr(size, packed, uplo="L")[0].T
+    upper = np.zeros((size, size))
+    _require_plain(packed)
+    scalars = _scalars(b"L", size, 0)
+    lower, order, info = map(ctypes.addressof, scalars)
+    _dtpttr(lower, order, packed.ctypes.data, upper.ctypes.data, order, info)
     return upper
 
 
