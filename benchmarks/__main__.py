@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 import expunge
-from benchmarks import aggregation, carriers, deletions, service, startup, systems, tree
+from benchmarks import aggregation, carriers, deletions, service, startup, streams, systems, tree
 from benchmarks.data import Data, load
 from benchmarks.measure import Row, at_least, at_most, in_turns, progress, table, wrapped
 from expunge.solvers.float64 import FloatWoodburySolver
@@ -211,6 +211,7 @@ def core(data: Data) -> tuple[str, list[Row]]:
 PARTS = {
     "core": core,
     "deletions": deletions.report,
+    "streams": streams.report,
     "service": service.report,
     "aggregation": aggregation.report,
     "tree": tree.report,
