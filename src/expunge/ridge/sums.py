@@ -100,9 +100,9 @@ class Sums:
 
     def take(self, lent: LentGram, settled: wide.Wide) -> None:
         """Take the Gram that was made from a lent one, and go on with the rows that came since;
-        unless the sums were settled meanwhile, and have another one.
+        unless the sums were settled meanwhile, or rows that waited have become products.
         """
-        if self.gram is lent.gram:
+        if self.gram is lent.gram and not self._gram.has_products:
             self.gram = settled
             self._gram.forget(len(lent.rows))
 
