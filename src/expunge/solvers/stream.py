@@ -6,9 +6,10 @@ is left. From time to time the rows are folded into a fresh base. Where the boun
 a stream says so, and the solver goes the exact way.
 
 A fold is made ahead, by a thread of its own, from what does not change (`Fold`): it begins when
-half of the room for rows is taken, and the stream goes on with the old base. When another quarter
-is taken, the stream changes over to the new base with the rows that came since, and waits for it if
-it must. So when that happens depends on the changes alone, and not on how fast the thread was.
+three quarters of the room for rows are taken, and the stream goes on with the old base. When the
+last quarter is taken, the stream changes over to the new base with the rows that came since, and
+waits for it if it must. So when that happens depends on the changes alone, and not on how fast the
+thread was.
 """
 
 from __future__ import annotations
@@ -181,7 +182,8 @@ class HeadStream:
         """Whether a fold is to begin, to be finished later."""
         count, room = self.system.rows.count, self.system.rows.room
         is_early = count >= room // 4 and (self.is_loose(floor) or self.is_worn(floor))
-        return (count >= room // 2 or is_early) and self._folds_ahead and not self.is_folding
+        is_full = count >= room * 3 // 4
+        return (is_full or is_early) and self._folds_ahead and not self.is_folding
 
     def must_finish(self, rows: int) -> bool:
         """Whether a fold under way is to be finished before so many rows are taken."""
