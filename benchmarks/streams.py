@@ -387,11 +387,11 @@ def report(_: Data) -> tuple[str, list[Row]]:
     row = Row(
         "requests in random streams, each with the digest of retraining",
         "wanted",
-        counts["heads"],
-        _WANTED,
+        counts["heads"] / 1000.0,
+        _WANTED / 1000.0,
         "no fewer, none different",
         holds=counts["heads"] >= _WANTED,
-        unit="",
+        unit="thousand",
     )
     return text, [row]
 
@@ -407,7 +407,7 @@ def summary(counts: Counter[str]) -> str:
         f"ledger kept beside; {counts['from rows']} times, at the end of every stream, it and the "
         f"statistics are those of the rows themselves; {counts['rational']:,} heads are the rational "
         "solution, rounded. "
-        f"{counts['moved']:,} heads were moved row by row; {counts['undecided']} after "
+        f"{counts['moved']:,} heads were moved row by row; {counts['undecided']:,} after "
         f"few changed rows were undecided, of which {counts['undecided by a stream']} went the exact "
         f"way; {counts['refused heads']} were refused on both sides. "
         f"{counts['refused deletions']} deletions of samples that were never added were refused, "
