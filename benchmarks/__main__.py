@@ -26,6 +26,7 @@ from benchmarks import (
     grams,
     service,
     startup,
+    streams,
     systems,
     tree,
 )
@@ -194,6 +195,7 @@ PARTS = {
     "core": core,
     "grams": grams.report,
     "deletions": deletions.report,
+    "streams": streams.report,
     "service": service.report,
     "aggregation": aggregation.report,
     "tree": tree.report,

@@ -81,6 +81,14 @@ def deletions(data: Data) -> Iterator[Row]:
                 4.0,
                 (slow, median),
             )
+            yield Row(
+                "the slowest of all of them",
+                "the same",
+                times[-1],
+                median,
+                "(for information)",
+                holds=True,
+            )
 
 
 def report(data: Data) -> tuple[str, list[Row]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from threadpoolctl import ThreadpoolController
 
 from expunge.exact import threads
-from expunge.exact.threads import CHUNK, chunks, one_blas_thread, share_out
+from expunge.exact.threads import CHUNK, Background, chunks, one_blas_thread, share_out
 
 
 def blas_threads() -> list[int]:
@@ -172,3 +173,51 @@ def test_share_out_passes_on_the_error_of_the_first_rows(two_threads: list[int])
 
 def test_there_is_at_least_one_core() -> None:
     assert threads.cores() >= 1
+
+
+# -- work in the background ------------------------------------------------------------------------
+
+
+def test_a_result_is_waited_for_and_can_be_asked_for_again() -> None:
+    gate, caller = threading.Event(), threading.get_ident()
+    background = Background(lambda: (gate.wait(10), threading.get_ident()))
+    gate.set()
+    assert background.result() == background.result()
+    assert background.result()[1] != caller
+
+
+def test_a_failure_is_raised_where_the_result_is_asked_for() -> None:
+    background = Background(lambda: {}["missing"])
+    for _ in range(2):
+        with pytest.raises(KeyError, match="missing"):
+            background.result()
+
+
+def test_without_a_thread_the_work_is_done_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_more_threads(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_more_threads)
+        background = Background(threading.get_ident)
+    assert background.result() == threading.get_ident()
+
+
+def test_a_forked_process_has_the_blas_threads_of_before(two_threads: list[int]) -> None:
+    """Another thread is inside when the process is forked, and there is none in the child."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def stay() -> None:
+        with one_blas_thread():
+            entered.set()
+            leave.wait(10)
+
+    background = Background(stay)
+    assert entered.wait(10)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if blas_threads() == two_threads else 1)
+    leave.set()
+    background.result()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert blas_threads() == two_threads

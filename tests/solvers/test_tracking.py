@@ -20,7 +20,7 @@ from expunge.ridge.sums import Sums
 from expunge.solvers.change import Change
 from expunge.solvers.factor import CholeskyFactor, Downdate, raised_floor
 from expunge.solvers.tracking import TrackedHead
-from expunge.solvers.truncated import SolvedColumn, TruncatedSystem
+from expunge.solvers.truncated import RowStack, SolvedColumn, TruncatedSystem
 
 Rational = list[list[Fraction]]
 GAMMAS = [1.0, 0.1, 3.7, 1e-3, 2.0**-9, 1e5]
@@ -154,6 +154,56 @@ def test_the_residual_is_never_larger_than_its_bound(seed: int, off: float) -> N
         bounds = following.tracked.mark().bounds
         for squared, bound in zip(following.residuals(), bounds, strict=True):
             assert not np.isfinite(bound) or squared <= Fraction(float(bound)) ** 2
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 2.0**-10]))
+def test_a_head_that_is_corrected_later_keeps_its_bound(seed: int, off: float) -> None:
+    """By the residual of before some moves, on the base of that moment and the rows since."""
+    draw = np.random.default_rng(seed)
+    spec = spec_of(draw)
+    features, labels = samples_of(spec, draw, 14)
+    try:
+        following = Following(spec, features[:8], labels[:8], off)
+    except SolveError:
+        assume(False)
+    tracked = following.tracked
+    for sign, place in [(1, 8), (-1, 0), (1, 9)]:
+        row = slice(place, place + 1)
+        following.move(integer_rows(spec, features[row], labels[row]), sign)
+    mark = tracked.watch()
+    base, moment = TruncatedSystem(spec, following.sums.gram, 16), following.sums.moment.copy()
+    residual, errors = base.remainder(
+        moment, mark.weights(), tracked.bits, float(draw.choice([0.0, np.inf]))
+    )
+    for sign, place in [(1, 10), (-1, 2), (-1, 10), (1, 11)]:
+        row = slice(place, place + 1)
+        following.move(integer_rows(spec, features[row], labels[row]), sign)
+    base.rows = tracked.system.rows.since(mark.rows)
+    tracked.rebase(base)
+    tracked.correct_since(following.factor.solve, residual, errors, following.floor)
+    bounds = tracked.mark().bounds
+    for squared, bound in zip(following.residuals(), bounds, strict=True):
+        assert not np.isfinite(bound) or squared <= Fraction(float(bound)) ** 2
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 6))
+def test_later_rows_of_a_stack_are_a_stack_of_them(seed: int, first: int) -> None:
+    draw = np.random.default_rng(seed)
+    spec = spec_of(draw)
+    whole, later = RowStack(spec.width, 8), RowStack(spec.width, 8)
+    features, labels = samples_of(spec, draw, 6)
+    for place in range(6):
+        rows = integer_rows(spec, features[place : place + 1], labels[place : place + 1])
+        change, sign = Change(spec, rows), int(draw.choice([1, -1]))
+        whole.append(change.digits, change.values[0], sign)
+        if place >= first:
+            later.append(change.digits, change.values[0], sign)
+    since = whole.since(first)
+    assert (since.count, since.room, since.squares) == (later.count, later.room, later.squares)
+    for name in ("values", "signs", "touched", "taken"):
+        np.testing.assert_array_equal(getattr(since, name), getattr(later, name))
+    for mine, other in zip(since.digits.parts, later.digits.parts, strict=True):
+        np.testing.assert_array_equal(mine, other)
 
 
 @given(st.integers(0, 2**32 - 1))

@@ -64,6 +64,7 @@ else:
     scipy_blas = _Routines("_fblas", "blas")
     scipy_lapack = _Routines("_flapack", "lapack")
 _cython_blas = _Routines("cython_blas", "cython_blas")
+_cython_lapack = _Routines("cython_lapack", "cython_lapack")
 
 
 def load() -> None:
@@ -83,12 +84,12 @@ def multiply(left: Float, right: Float) -> Float:
 
 
 @cache
-def _library_function(name: str, arguments: int) -> Callable[..., None]:
-    """A BLAS routine by its address in scipy's library.
+def _library_function(name: str, arguments: int, module: Any = _cython_blas) -> Callable[..., None]:
+    """A BLAS or LAPACK routine by its address in scipy's library.
 
     Unlike scipy's wrapper such a call lets other threads run.
     """
-    capsule = _cython_blas.__pyx_capi__[name]
+    capsule = module.__pyx_capi__[name]
     api = ctypes.pythonapi
     signature = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", api))(
         capsule
@@ -163,7 +164,14 @@ def symmetric_multiply(upper: Float, right: Float) -> Float:
     """A @ right for the symmetric A whose upper triangle is given; `right` row-major."""
     if right.shape[1] == 1:
         return scipy_blas.dsymv(1.0, upper.T, right[:, 0], lower=1)[:, None]
-    return np.ascontiguousarray(scipy_blas.dsymm(1.0, upper.T, np.asfortranarray(right), lower=1))
+    _require_plain(upper)
+    columns, result = np.asfortranarray(right), np.zeros(right.shape, order="F")
+    scalars = _scalars(b"L", b"L", len(upper), right.shape[1], 1.0, 0.0)
+    left, lower, size, count, alpha, beta = map(ctypes.addressof, scalars)
+    sides = (columns.ctypes.data, size, beta, result.ctypes.data, size)
+    dsymm = _library_function("dsymm", 12)
+    dsymm(left, lower, size, count, alpha, upper.ctypes.data, size, *sides)
+    return np.ascontiguousarray(result)
 
 
 def norm(array: Float) -> float:
@@ -183,15 +191,37 @@ def smallest_eigenvalue(symmetric: Float) -> float:
     return float(values[0])
 
 
+def factor_in_place(upper: Float) -> int:
+    """Turn the upper triangle of a symmetric matrix into R with R'R = A; returns 0, or the order of
+    the first leading minor that is not positive.
+    """
+    _require_plain(upper)
+    scalars = _scalars(b"L", len(upper), 0)
+    lower, size, info = map(ctypes.addressof, scalars)
+    dpotrf = _library_function("dpotrf", 5, _cython_lapack)
+    dpotrf(lower, size, upper.ctypes.data, size, info)
+    return int(scalars[-1].value)
+
+
 def packed_from_upper(upper: Float) -> Float:
     """The upper triangle, row by row, as one vector."""
-    packed: Float = scipy_lapack.dtrttp(upper.T, uplo="L")[0]
+    packed = np.empty(packed_length(len(upper)))
+    _require_plain(upper)
+    scalars = _scalars(b"L", len(upper), 0)
+    lower, size, info = map(ctypes.addressof, scalars)
+    dtrttp = _library_function("dtrttp", 6, _cython_lapack)
+    dtrttp(lower, size, upper.ctypes.data, size, packed.ctypes.data, info)
     return packed
 
 
 def upper_from_packed(size: int, packed: Float) -> Float:
     """The inverse of `packed_from_upper`; entries below the diagonal are arbitrary."""
-    upper: Float = scipy_lapack.dtpttr(size, packed, uplo="L")[0].T
+    upper = np.zeros((size, size))
+    _require_plain(packed)
+    scalars = _scalars(b"L", size, 0)
+    lower, order, info = map(ctypes.addressof, scalars)
+    dtpttr = _library_function("dtpttr", 6, _cython_lapack)
+    dtpttr(lower, order, packed.ctypes.data, upper.ctypes.data, order, info)
     return upper
 
 

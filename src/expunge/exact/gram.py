@@ -84,6 +84,7 @@ def digits_of(
 
 
 _FEW = 4  # rows; above this a product of matrices is faster than as many outer squares
+_MOST_TOGETHER = 32  # rows that come together and still wait for others
 _MOST_FEW = 256  # rows that came a few at a time, and wait to be multiplied together
 
 
@@ -101,7 +102,7 @@ class GramSum:
         self._products: list[
             Float
         ] = []  # of q0, q1 and q0 + q1; the last two only once a second digit has been seen
-        self._has_products = False  # whether they are not zero
+        self.has_products = False  # whether they are not zero
         self._few = _FewRows(width)
         self._budget = 0.0  # the largest sum of absolute products that any of them may hold
 
@@ -115,17 +116,34 @@ class GramSum:
         most = int(blas.EXACT_LIMIT // worst)
         for start in range(0, len(rows), most):
             block = rows[start : start + most]
-            if (
-                len(block) * worst > blas.EXACT_LIMIT - self._budget
-            ):  # the sum of the two might be rounded, this is not
+            if not self.has_room(block):
                 self.drain(target)
-            if len(block) > _FEW:
+            if len(block) > _MOST_TOGETHER:
                 self._accumulate(block, sign)
             else:
                 self._few.append(block, sign)
-                if self._few.count > _MOST_FEW - _FEW:
+                if self._few.count > _MOST_FEW - _MOST_TOGETHER:
                     self._multiply_few()
             self._budget += len(block) * worst
+
+    def has_room(self, rows: Digits) -> bool:
+        """Whether these rows can be added without anything being drained."""
+        # the sum of the two might be rounded, this is not
+        return len(rows) * sum(rows.bounds) ** 2 <= blas.EXACT_LIMIT - self._budget
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing waits."""
+        return not (self.has_products or self._few.count)
+
+    def waiting(self) -> WaitingRows:
+        """A copy of all rows that wait; there may be products besides."""
+        return self._few.copied()
+
+    def forget(self, count: int) -> None:
+        """Leave out the first of the rows that wait: they are in the target by now."""
+        self._few.keep_from(count)
+        self._budget = self._few.count * _RADIX**2  # digits are of up to 2^20
 
     def _multiply_few(self) -> None:
         for sign in (1, -1):
@@ -139,7 +157,7 @@ class GramSum:
         if len(parts) == 2:
             parts = [*parts, parts[0] + parts[1] if block.total is None else block.total]
         sums = self._products
-        self._has_products = True
+        self.has_products = True
         if not sums:
             sums += [np.zeros((self._width, self._width)) for _ in parts]
         elif len(sums) < len(parts):  # so far q1 = 0, so q0 + q1 = q0
@@ -151,18 +169,49 @@ class GramSum:
 
     def drain(self, target: wide.Wide) -> None:
         """target += what has been added up so far, which is then zero."""
-        if self._few.count > _FEW or self._has_products:
+        if self._few.count > _FEW or self.has_products:
             self._multiply_few()
         if self._few.count:
             for span, piece in _products(*self._few.integers()):
                 wide.add_into(target[:, span], piece)
             self._few.count = 0
-        if self._has_products:
+        if self.has_products:
             add_digit_products(target, [blas.packed_from_upper(one) for one in self._products])
             for total in self._products:
                 total.fill(0.0)
-            self._has_products = False
+            self.has_products = False
         self._budget = 0.0
+
+
+@dataclass(frozen=True)
+class WaitingRows:
+    """Rows that were added and deleted, for another thread to bring into a Gram: nothing here
+    changes.
+    """
+
+    added: Digits
+    deleted: Digits
+
+    def __len__(self) -> int:
+        return len(self.added) + len(self.deleted)
+
+    def added_to(self, gram: wide.Wide) -> wide.Wide:
+        """A packed upper triangle with these rows in it, in memory of its own."""
+        total, product = gram.copy(), PanelGramSum(self.added.parts[0].shape[1])
+        product.add(self.added, total, 1)
+        product.add(self.deleted, total, -1)
+        product.drain(total)
+        return total
+
+
+def _waiting_rows(digits: list[Float], signs: Float) -> WaitingRows:
+    """The rows of either sign, copied."""
+    used = digits if digits[1].any() else digits[:1]
+    added, deleted = (
+        Digits([part[signs == sign] for part in used], [_RADIX / 2] * len(used))
+        for sign in (1.0, -1.0)
+    )
+    return WaitingRows(added, deleted)
 
 
 class _FewRows:
@@ -184,6 +233,16 @@ class _FewRows:
         self._digits[1, self.count : end] = rows.parts[1] if len(rows.parts) == 2 else 0.0
         self._signs[self.count : end] = sign
         self.count = end
+
+    def copied(self) -> WaitingRows:
+        """All rows, in memory of their own."""
+        return _waiting_rows(list(self._digits[:, : self.count]), self._signs[: self.count])
+
+    def keep_from(self, first: int) -> None:
+        """Leave out the rows before the first to be kept."""
+        for array in (self._digits[0], self._digits[1], self._signs):
+            array[: self.count - first] = array[first : self.count].copy()
+        self.count -= first
 
     def of_sign(self, sign: int) -> Digits:
         """Those that were added, or those that were deleted; a second digit only if it is not zero
@@ -368,6 +427,7 @@ class PanelGramSum:
         ] = []  # q0, q1 and q0 + q1 of the rows; only q0 as long as every q1 is zero
         self._signs = np.zeros(0)
         self._count = 0
+        self.has_products = False  # rows are all that ever waits
         self._budget = 0.0  # the largest sum of absolute products that the rows can have
 
     def add(self, rows: Digits, target: wide.Wide, sign: int = 1) -> None:
@@ -380,13 +440,33 @@ class PanelGramSum:
         most = min(int(blas.EXACT_LIMIT // worst), MOST_WAITING)
         for start in range(0, len(rows), most):
             block = rows[start : start + most]
-            if (
-                len(block) * worst > blas.EXACT_LIMIT - self._budget
-                or self._count + len(block) > MOST_WAITING
-            ):
+            if not self.has_room(block):
                 self.drain(target)
             self._wait(block, sign)
             self._budget += len(block) * worst
+
+    def has_room(self, rows: Digits) -> bool:
+        """Whether these rows can be added without anything being drained."""
+        is_exact = len(rows) * sum(rows.bounds) ** 2 <= blas.EXACT_LIMIT - self._budget
+        return is_exact and self._count + len(rows) <= MOST_WAITING
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing waits."""
+        return not self._count
+
+    def waiting(self) -> WaitingRows:
+        """A copy of all rows that wait."""
+        low = self._waiting[0] if self._waiting else np.empty((0, self._width))
+        high = self._waiting[1] if len(self._waiting) == 3 else np.zeros_like(low)
+        return _waiting_rows([low[: self._count], high[: self._count]], self._signs[: self._count])
+
+    def forget(self, count: int) -> None:
+        """Leave out the first of the rows that wait: they are in the target by now."""
+        for array in (*self._waiting, self._signs):
+            array[: self._count - count] = array[count : self._count].copy()
+        self._count -= count
+        self._budget = self._count * _RADIX**2  # digits are of up to 2^20
 
     def _wait(self, block: Digits, sign: int) -> None:
         end = self._count + len(block)

@@ -155,8 +155,10 @@ class LeadingBits:
         part.high_shift, part.low_shift = max(self.low_shift - _LEADING_BITS, 0), 0
         part._low = None
         with np.errstate(all="ignore"):  # entries below the diagonal are arbitrary
-            part._high = np.floor(np.ldexp(self._rest, -part.high_shift))
-            part._rest = self._rest - np.ldexp(part._high, part.high_shift)
+            high = np.ldexp(self._rest, -part.high_shift)
+            part._high = np.floor(high, out=high)
+            rest = np.ldexp(high, part.high_shift)
+            part._rest = np.subtract(self._rest, rest, out=rest)
         part.rest_norm = len(part._rest) * 2.0**part.high_shift
         return part
 

@@ -1,4 +1,4 @@
-"""Sharing rows out among threads.
+"""Sharing rows out among threads, and work in the background.
 
 BLAS threads spin for a while after every call, and element-wise numpy work has one thread only; so
 for large inputs it is faster to give each of our own threads whole rows, with BLAS on one thread
@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from expunge.exact import blas
 
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 # Entries touched at a time by element-wise passes: a few arrays of this size stay in the cache
 CHUNK = 24576
 
+Result = TypeVar("Result")
+
 _lock = threading.Lock()
-_inside = 0
+_inside: dict[int, int] = {}  # by thread: how often it is inside
 _limiter: object = None
 
 
@@ -56,22 +58,44 @@ def _release() -> None:
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """BLAS uses one thread while any caller is inside; the last one to leave restores what was."""
-    global _inside, _limiter  # noqa: PLW0603 - the number of BLAS threads is a property of the process
+    global _limiter  # noqa: PLW0603 - the number of BLAS threads is a property of the process
+    caller = threading.get_ident()
     with _lock:
-        if _inside == 0:
+        if not _inside:
             _release()
             _limiter = _controller().limit(limits=1, user_api="blas")
-        _inside += 1
+        _inside[caller] = _inside.get(caller, 0) + 1
     try:
         yield
     finally:
         with _lock:
-            _inside -= 1
-            if _inside == 0:
+            _inside[caller] -= 1
+            if not _inside[caller]:
+                del _inside[caller]
+            if not _inside:
                 _release()
                 _limiter.restore_original_limits()  # type: ignore[attr-defined]  # threadpoolctl has no type hints
                 _release()
                 _limiter = None
+
+
+def _alone_after_fork() -> None:
+    """In a process that was just forked there is one thread, and others have left nothing to wait
+    for.
+    """
+    global _lock, _limiter  # noqa: PLW0603 - as above
+    _lock = threading.Lock()
+    for thread in set(_inside) - {threading.get_ident()}:
+        del _inside[thread]
+    if _limiter is not None and not _inside:
+        _release()
+        _limiter.restore_original_limits()  # type: ignore[attr-defined]  # threadpoolctl has no type hints
+        _release()
+        _limiter = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_alone_after_fork)
 
 
 def limit_blas_threads(most: int) -> None:
@@ -105,3 +129,34 @@ def share_out(rows: int, workers: int, work: Callable[[int, slice], None]) -> No
         ]
         for future in futures:
             future.result()
+
+
+class Background(Generic[Result]):
+    """Work that a thread of its own does meanwhile; it must not change anything.
+
+    The thread ends with the work, and a process waits for it before it ends. Where there is no
+    such thread, as in a forked process or one that ends, the work is done when its result is asked
+    for.
+    """
+
+    def __init__(self, work: Callable[[], Result]) -> None:
+        self._work = work
+        self._results: list[Result] = []  # one, once there is one
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="expunge background")
+        with suppress(RuntimeError):  # the system has no more threads
+            self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._results.append(self._work())
+        except BaseException as failure:  # raised where the result is asked for
+            self._failure = failure
+
+    def result(self) -> Result:
+        """What the work returns or raises; waits for it."""
+        if self._thread.ident is not None:
+            self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+        return self._results[0] if self._results else self._work()

@@ -53,9 +53,10 @@ class Diagnostics:
         condition number.
     contraction : float
         The worst factor by which a refinement step shrank the residual; 0 for a head that was moved
-        row by row, and not refined.
+        row by row.
     refinement_steps : int
-        Corrections that were applied exactly, for this head.
+        Corrections that were applied exactly, for this head; 1 for a head that was moved row by
+        row, and had to be corrected because a weight was undecided.
     digits : int
         Digits of corrections that were multiplied exactly, for this head.
     factorisations : int

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from expunge.errors import InputError, SpecError
 from expunge.exact import blas, threads, wide
-from expunge.exact.gram import CrossSum, GramSum, PanelGramSum, digits_of
+from expunge.exact.gram import CrossSum, GramSum, PanelGramSum, WaitingRows, digits_of
 from expunge.ridge.encoding import (
     ColumnWatch,
     Rows,
@@ -35,6 +36,18 @@ Float = NDArray[np.float64]
 # panels would only cost time.
 PANEL_WIDTH = 2048
 _MOST_SAMPLES = 1 << 44  # with 42-bit integers the sums of this many samples stay below 2^127
+
+
+@dataclass(frozen=True)
+class LentGram:
+    """A Gram (packed upper triangle) and rows that are not in it yet; nothing here changes."""
+
+    gram: wide.Wide
+    rows: WaitingRows
+
+    def settled(self) -> wide.Wide:
+        """The Gram with the rows in it, in memory of its own."""
+        return self.rows.added_to(self.gram)
 
 
 class Sums:
@@ -59,6 +72,8 @@ class Sums:
             self._memory = [np.empty(rows.integers.shape) for _ in range(3)]
         features = digits_of(rows.integers, self.spec.grid.digits, rows.largest, self._memory)
         labels = digits_of(rows.targets.integers, self.spec.label_grid.digits)
+        if not self._gram.has_room(features):
+            self._own_gram()
         self._gram.add(features, self.gram, sign)
         self._moment.add(features, labels, self.moment, sign)
         self._label_gram.add(labels, labels, self.label_gram, sign)
@@ -67,9 +82,34 @@ class Sums:
 
     def settle(self) -> None:
         """Bring everything pending into the arrays."""
+        if not self._gram.is_drained:
+            self._own_gram()
         self._gram.drain(self.gram)
         self._moment.drain(self.moment)
         self._label_gram.drain(self.label_gram)
+
+    def lend(self) -> LentGram:
+        """The Gram and the rows that wait to be in it, for another thread; neither changes,
+        whatever becomes of the sums. The moment is settled.
+        """
+        self._moment.drain(self.moment)
+        if self._gram.has_products:
+            self.settle()
+        self.gram.flags.writeable = False
+        return LentGram(self.gram, self._gram.waiting())
+
+    def take(self, lent: LentGram, settled: wide.Wide) -> None:
+        """Take the Gram that was made from a lent one, and go on with the rows that came since;
+        unless the sums were settled meanwhile, or rows that waited have become products.
+        """
+        if self.gram is lent.gram and not self._gram.has_products:
+            self.gram = settled
+            self._gram.forget(len(lent.rows))
+
+    def _own_gram(self) -> None:
+        """Before the Gram changes in place: a lent one stays as it is."""
+        if not self.gram.flags.writeable:
+            self.gram = self.gram.copy()
 
     def merge(self, other: Any, sign: int = 1) -> None:
         """Add or subtract other sums (settled first) or statistics of the same spec."""
@@ -78,6 +118,7 @@ class Sums:
         if isinstance(other, Sums):
             other.settle()
         change = wide.add_into if sign > 0 else wide.subtract_into
+        self._own_gram()
         change(self.gram, other.gram)
         change(self.moment, other.moment)
         change(self.label_gram, other.label_gram)

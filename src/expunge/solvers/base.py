@@ -221,9 +221,8 @@ class ExactSolver(FollowedSums):
             return
         if not len(rows):
             return
-        change = Change(self.spec, rows)
+        change, stream = Change(self.spec, rows), self._ready_stream(len(rows))
         with self._changing():
-            stream = self._ready_stream(len(rows))
             self._changed()
             if stream is not None and isinstance(self._streamed(stream, change, 1), Downdate):
                 self._give_up_stream()

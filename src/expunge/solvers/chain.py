@@ -37,6 +37,12 @@ class RankOneChain:
         self.count += 1
         return True
 
+    def resume(self, earlier: RankOneChain, first: int) -> None:
+        """Go on, from nothing, with what another chain has had from its row number `first` on."""
+        self._columns = earlier._columns[first : earlier.count].copy()
+        self._weights = earlier._weights[first : earlier.count].copy()
+        self.count = len(self._weights)
+
     def correct(self, solution: Float, right: Float) -> None:
         """solution -= what the rows have taken from the inverse @ right; in place."""
         if self.count:

@@ -70,6 +70,12 @@ class CholeskyFactor:
             for row in rows
         )
 
+    def resume(self, earlier: CholeskyFactor, first: int) -> None:
+        """Follow the rows that an earlier factor has followed, from its row number `first` on; none
+        was followed yet.
+        """
+        self._chain.resume(earlier._chain, first)
+
     def solve(self, right: Float) -> Float:
         """An approximation of H^-1 @ right."""
         result = self._solved(right)
@@ -105,15 +111,14 @@ def _cholesky(upper: Float, shift: float) -> Float:
     """
     shifted = upper.copy()
     shifted.flat[:: len(upper) + 1] += shift
-    factor: Float
-    factor, info = scipy_lapack.dpotrf(shifted.T, lower=1, clean=0, overwrite_a=1)
+    info = blas.factor_in_place(shifted)
     if info != 0:
         raise NotAGramError(
             f"S + gamma I is not positive definite (its leading minor of order {info} is not "
             "positive), so these are not the "
             "statistics of any set of samples: something was deleted that had not been added"
         )
-    return factor
+    return shifted.T
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from expunge.ridge.sums import Sums
 from expunge.solvers.certify import Preconditioner, certified, require_possible, with_diagnostics
 from expunge.solvers.change import Change
 from expunge.solvers.factor import (
+    CholeskyFactor,
     Downdate,
     FloatCopy,
     Proof,
@@ -100,14 +101,18 @@ class FollowedSums(ABC):
         One begins with a head that is current, once there were some heads after few changed rows.
         """
         self._large_changes = self._large_changes + 1 if rows > _FEW_ROWS else 0
-        if rows > min(MOST_ROWS, room_for(self.spec.width)) or self._large_changes > 1:
-            self._end_stream()
-        elif self._stream is not None:
-            is_worn = self._stream.is_worn(self._ready_floor())
-            if is_worn or not self._follows or not self._stream.has_room(rows):
-                self._fold(self._stream)
-        elif self._head is not None and self._is_due and not self._large_changes:
-            self._begin_stream(self._head)
+        try:
+            if rows > min(MOST_ROWS, room_for(self.spec.width)) or self._large_changes > 1:
+                self._end_stream()
+            elif self._stream is not None:
+                self._make_room(self._stream, rows)
+            elif self._head is not None and self._is_due and not self._large_changes:
+                self._begin_stream(self._head)
+        except ExpungeError:
+            raise
+        except BaseException:  # an interrupt: the sums are as they were, or known to be torn
+            self._drop_caches()
+            raise
         if self._large_changes and self._stream is None:
             self._followed_heads = min(self._followed_heads, -1)  # the next one is after many rows
         return self._stream
@@ -136,10 +141,44 @@ class FollowedSums(ABC):
         self._end_stream()
         self._followed_heads = -_HEADS_APART
 
+    def _make_room(self, stream: HeadStream, rows: int) -> None:
+        """Begin a fold, finish one, or fold all there is, as it is time before so many rows."""
+        is_tight = not stream.must_finish(rows) or self._finish_fold(stream)
+        floor = self._ready_floor()
+        if not (is_tight and self._follows) or stream.must_fold(rows, floor):
+            self._fold(stream)
+        elif stream.is_due(floor):
+            self._begin_fold(stream, ahead=True)
+
+    def _begin_fold(self, stream: HeadStream, *, ahead: bool) -> None:
+        floor = self._ready_floor()
+        with self._changing():
+            lent = self._sums.lend()
+        stream.begin_fold(self._sums, lent, floor, factors=self._renews_at_folds, ahead=ahead)
+        self._fold_begins()
+
+    def _finish_fold(self, stream: HeadStream) -> bool:
+        """Change over to the new base, also of the sums; false if the bounds are loose, and a step
+        of refinement did not make them tight.
+        """
+        fold, folded = stream.folded()
+        with self._changing():
+            self._sums.take(fold.lent, folded.gram)
+        self._floor = stream.rebase(fold, folded, self._ready_floor())
+        self._fold_ends(folded.factor, stream.system.rows.count)
+        if folded.residual is None or not self._follows:
+            return True
+        return stream.correct(self._proposed, self._ready_floor(), *folded.residual)
+
     def _fold(self, stream: HeadStream) -> None:
-        """Bring the stream's rows into its base; make its bounds tight where they are loose."""
-        self._settle()
-        stream.fold(self._sums)
+        """Bring all of the stream's rows into its base; make its bounds tight where they are
+        loose.
+        """
+        if stream.is_folding:
+            self._finish_fold(stream)
+        if stream.system.rows.count:
+            self._begin_fold(stream, ahead=False)
+            self._finish_fold(stream)
         self._tighten(stream, self._ready_floor())
 
     def _tighten(self, stream: HeadStream, floor: float) -> None:
@@ -173,22 +212,29 @@ class FollowedSums(ABC):
         if stream is None:
             return None
         head = stream.head(self.spec, self._ready_floor())
+        if head is not None:
+            return self._with_stream_diagnostics(head, 0)
+        if stream.is_folding:
+            self._finish_fold(stream)
+            head = stream.head(self.spec, self._ready_floor())
         if head is None:
             self._fold(stream)
             propose, floor = self._preconditioner().solve, self._ready_floor()
             head = stream.head(self.spec, floor)
             if head is None and stream.tighten(self._sums, propose, floor):
                 head = stream.head(self.spec, floor)
-        return None if head is None else self._with_stream_diagnostics(head)
+        if stream.is_often_undecided:
+            self._give_up_stream()
+        return None if head is None else self._with_stream_diagnostics(head, 1)
 
-    def _with_stream_diagnostics(self, head: Head) -> Head:
+    def _with_stream_diagnostics(self, head: Head, steps: int) -> Head:
         spec = self.spec
         trace = math.ldexp(float(self._trace), -2 * spec.grid.fraction_bits)
         diagnostics = Diagnostics(
             method="",
             condition=(trace + spec.width * spec.gamma) / self._ready_floor(),
             contraction=0.0,
-            refinement_steps=0,
+            refinement_steps=steps,
             digits=0,
         )
         return with_diagnostics(head, diagnostics, self.method, self.factorisations, self.resets)
@@ -379,9 +425,8 @@ class FollowedSums(ABC):
         """Delete rows whose counts allow it, unless minors or the factorisation prove that
         impossible.
         """
-        change = Change(self.spec, rows)
+        change, stream = Change(self.spec, rows), self._ready_stream(len(rows))
         with self._changing():
-            stream = self._ready_stream(len(rows))
             if stream is not None and self._delete_streamed(stream, rows, change):
                 return
         verdict = self._judged(change.values)
@@ -458,6 +503,16 @@ class FollowedSums(ABC):
     @abstractmethod
     def _renew_worn(self) -> None:
         """Give up an approximate inverse that should be made anew when that is cheap."""
+
+    _renews_at_folds: bool  # whether the approximate inverse is made anew at every fold
+
+    @abstractmethod
+    def _fold_begins(self) -> None:
+        """Note which rows the approximate inverse has followed by now."""
+
+    @abstractmethod
+    def _fold_ends(self, factor: CholeskyFactor | None, rows: int) -> None:
+        """Take the factor that a fold has made, with the rows that came since it began."""
 
     @abstractmethod
     def _preconditioner(self) -> Preconditioner:

@@ -48,7 +48,15 @@ class Mark:
     whole: Int64
     fraction: Int64
     bounds: Float
+    grown: Float
     rows: int
+
+    def weights(self) -> wide.Wide:
+        """W in the units of its fraction."""
+        weights = wide.zeros(self.whole.shape, 2)
+        wide.add_shifted(weights, self.whole, _FRACTION_BITS)
+        wide.add_shifted(weights, self.fraction, 0)
+        return weights
 
 
 class TrackedHead:
@@ -62,6 +70,7 @@ class TrackedHead:
     ) -> None:
         self.system = system
         self._whole, self._fraction, self._bounds = whole, fraction, bounds
+        self._grown = np.zeros_like(bounds)  # at least what moves since `watch` added to residuals
         self.bits = system.spec.publication_bits + _FRACTION_BITS
         self._digits = np.empty((0, 0))  # of the weights, for the next product
         self._digit_bits = 53 - (DIGIT_BITS - 1) - int(system.spec.width - 1).bit_length() + 1
@@ -85,10 +94,8 @@ class TrackedHead:
         """
         before = math.inf
         for _ in range(_MOST_STEPS):
-            weights = wide.zeros(self._whole.shape, 2)
-            wide.add_shifted(weights, self._whole, _FRACTION_BITS)
-            wide.add_shifted(weights, self._fraction, 0)
-            residual, errors = self.system.remainder(moment, weights, self.bits)
+            weights, enough = self.mark().weights(), self.tolerable(floor)
+            residual, errors = self.system.remainder(moment, weights, self.bits, enough)
             self._bounds = (blas.column_norms(residual) + errors) * _UP
             if self.risk(floor) > _LITTLE_RISK:
                 self._correct(propose(residual), residual, errors)
@@ -114,22 +121,53 @@ class TrackedHead:
 
     def risk(self, floor: float) -> float:
         """About how likely it is that some weight is undecided."""
-        spread = np.ldexp(self._bounds, self.system.spec.publication_bits + 1).sum() / floor
+        return self._risk(self._bounds, floor)
+
+    def _risk(self, bounds: Float, floor: float) -> float:
+        spread = np.ldexp(bounds, self.system.spec.publication_bits + 1).sum() / floor
         return float(spread) * self.system.spec.width
 
+    def tolerable(self, floor: float) -> float:
+        """An error of the residual that adds no more than little to the risk."""
+        spec = self.system.spec
+        share = _LITTLE_RISK / 8.0 / (spec.width * spec.columns)
+        return share * floor * 2.0 ** -(spec.publication_bits + 1)
+
+    def watch(self) -> Mark:
+        """The head as it is now; a residual of it can be used later (`correct_since`)."""
+        self._grown = np.zeros_like(self._bounds)
+        return self.mark()
+
     def rebase(self, system: TruncatedSystem) -> None:
-        """Go on with a newer base, which has all rows in it."""
+        """Go on with a newer base and the rows that are not in it."""
         self.system = system
+
+    def correct_since(
+        self, propose: Propose, residual: Float, errors: Float, floor: float
+    ) -> float:
+        """One step of refinement for all columns, by the residual that the head had when it was
+        watched last, to within `errors`: moves since have added at most `grown` to it. Returns the
+        risk that is left without them.
+        """
+        self._correct(propose(residual), residual, (errors + self._grown) * _UP)
+        return self._risk(self._bounds - self._grown, floor)
 
     # -- moving ------------------------------------------------------------------------------------
 
     def mark(self) -> Mark:
         """The head as it is now."""
-        return Mark(self._whole.copy(), self._fraction.copy(), self._bounds, self.system.rows.count)
+        return Mark(
+            self._whole.copy(),
+            self._fraction.copy(),
+            self._bounds,
+            self._grown,
+            self.system.rows.count,
+        )
 
     def back_to(self, mark: Mark) -> None:
         """Undo what was done since the mark."""
-        self._whole, self._fraction, self._bounds = mark.whole, mark.fraction, mark.bounds
+        self._whole, self._fraction = mark.whole, mark.fraction
+        self._bounds, self._grown = mark.bounds, mark.grown
         self.system.rows.keep(mark.rows)
         self._settle()
 
@@ -174,9 +212,9 @@ class TrackedHead:
         )
         rounded = 2 * len(column.digits) + 4 + 2.0**-50 * float(np.abs(column.tail).max()) * sizes
         rounding = (self.system.norm + size * size) * math.sqrt(spec.width) * 2.0**-self.bits
-        self._bounds = (
-            self._bounds + size * unsolved + column.missed * sizes + rounding * rounded
-        ) * (1 + 2.0**-50) + 2.0**-1000
+        added = size * unsolved + column.missed * sizes + rounding * rounded
+        self._bounds = (self._bounds + added) * (1 + 2.0**-50) + 2.0**-1000
+        self._grown = (self._grown + added) * (1 + 2.0**-50) + 2.0**-1000
         self._add_outer(column, coefficients, coefficient_bits)
         self.system.rows.append(row, values, sign)
         self._settle()

@@ -100,6 +100,16 @@ class RowStack:
         for values, sign in zip(self.values, self.signs, strict=True):
             self._count_squares(values, int(sign))
 
+    def since(self, count: int) -> RowStack:
+        """The same rows without the first ones."""
+        later = RowStack(self.touched.shape[0], self.room)
+        later.count = self.count - count
+        later._digits[:, : later.count] = self._digits[:, count : self.count]
+        later._values[: later.count] = self._values[count : self.count]
+        later._signs[: later.count] = self._signs[count : self.count]
+        later.keep(later.count)
+        return later
+
     def _count_squares(self, values: Float, sign: int) -> None:
         squares = np.square(values)
         self.touched += squares
@@ -174,9 +184,12 @@ class TruncatedSystem:
             product_error=(self._rounding * value_size * small_size + 2.0**-exact_bits) * _UP,
         )
 
-    def remainder(self, moment: wide.Wide, weights: wide.Wide, bits: int) -> tuple[Float, Float]:
+    def remainder(
+        self, moment: wide.Wide, weights: wide.Wide, bits: int, enough: float = 0.0
+    ) -> tuple[Float, Float]:
         """G - H W in float64 for weights in units of 2^-bits, while there are no rows since the
-        base; and bounds on the norms of what its columns are off by.
+        base; and bounds on the norms of what its columns are off by. More bits of S are multiplied
+        exactly where these would not be `enough`.
         """
         spec, unit, guard = self.spec, self._gamma.unit(bits), self._gamma.guard_bits
         values = wide.to_float(weights, -bits)
@@ -188,11 +201,15 @@ class TruncatedSystem:
         total = wide.shifted_left(moment, unit - moment_bits, limbs)
         width = self._leading.digit_bits + 1
         digits = wide.balanced_digits(weights, width)
-        matrices = [one for one in (self._leading, self._leading.deeper()) if one is not None]
+        stacked, columns = np.concatenate([values[:, :0], *digits], axis=1), spec.columns
+        is_enough = float((self._rest_error(self._leading) * sizes).max()) <= enough
+        deeper = None if is_enough else self._leading.deeper()
+        matrices = [one for one in (self._leading, deeper) if one is not None]
+        for product, at in (found for one in matrices for found in one.leading_products(stacked)):
+            for position in range(len(digits)):
+                part = -product[:, position * columns : (position + 1) * columns]
+                wide.add_shifted(total, part, at + guard + width * position)
         for position, digit in enumerate(digits):
-            for matrix in matrices:
-                for product, at in matrix.leading_products(digit):
-                    wide.add_shifted(total, -product, at + guard + width * position)
             self._gamma.subtract_multiple(total, digit.astype(np.int64), width * position)
         errors = self._subtract_rest(matrices[-1], total, values, sizes, unit)
         found = wide.to_float(total, -unit)
@@ -243,13 +260,18 @@ class TruncatedSystem:
         """
         scale = 2.0 ** (-2 * self.spec.grid.fraction_bits)
         product = matrix.rest_times(right) * scale
-        off = (self._rounding * matrix.rest_norm + matrix.rest_error) * scale * sizes * _UP
+        off = self._rest_error(matrix) * sizes
         largest = float(np.abs(product).max())
         if largest == 0.0:
             return np.asarray(off)
         bits = min(61 - math.frexp(largest)[1], unit)
         wide.add_shifted(total, -np.rint(np.ldexp(product, bits)).astype(np.int64), unit - bits)
         return np.asarray(off + math.sqrt(self.spec.width) * 2.0**-bits)
+
+    def _rest_error(self, matrix: LeadingBits) -> float:
+        """The rest of a matrix times a column is off by at most this, times the column's norm."""
+        scale = 2.0 ** (-2 * self.spec.grid.fraction_bits)
+        return (self._rounding * matrix.rest_norm + matrix.rest_error) * scale * _UP
 
     def times(self, right: Float) -> Float:
         """H @ right in float64; `times_error` bounds what it is off by."""

@@ -74,8 +74,10 @@ class CholeskySolver(ExactSolver):
     """
 
     method = "cholesky"
+    _renews_at_folds = True
     _factor: CholeskyFactor | None = None
     _stale = False  # something changed since it was made
+    _followed = 0  # rows, when the last fold began
 
     def _preconditioner(self) -> Preconditioner:
         propose = self._factor.solve if self._factor is not None else self._renew()
@@ -93,6 +95,18 @@ class CholeskySolver(ExactSolver):
 
     def _renew_worn(self) -> None:
         if self._factor is not None and self._factor.followed:
+            self._factor = None
+
+    def _fold_begins(self) -> None:
+        self._followed = 0 if self._factor is None else self._factor.followed
+
+    def _fold_ends(self, factor: CholeskyFactor | None, rows: int) -> None:
+        earlier, self._factor = self._factor, factor
+        self.factorisations += 1
+        self._stale = rows > 0
+        if factor is not None and earlier is not None:
+            factor.resume(earlier, self._followed)
+        elif rows:  # they are not known any more
             self._factor = None
 
     def _absorb(self, values: Float, sign: int, solved: Float | None = None) -> None:
@@ -165,6 +179,7 @@ class WoodburySolver(ExactSolver):
 
     method = "woodbury"
     _factor: CholeskyFactor | None = None  # in the place of an inverse, until rows are followed
+    _renews_at_folds = False  # it is updated in place
     _inverse: TrackedInverse | None = None
     _tracked = False  # changed since it was made
 
@@ -186,6 +201,12 @@ class WoodburySolver(ExactSolver):
 
     def _renew_worn(self) -> None:
         """It is updated in place, and does not wear out by the number of rows."""
+
+    def _fold_begins(self) -> None:
+        """It follows every row, whatever the base is."""
+
+    def _fold_ends(self, factor: CholeskyFactor | None, rows: int) -> None:
+        """The same."""
 
     def _absorb(self, values: Float, sign: int, solved: Float | None = None) -> None:
         if self._factor is not None:  # used up
