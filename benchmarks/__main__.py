@@ -215,7 +215,7 @@ def main() -> int:
     sections, rows = [], []
     for name in wanted:
         text, found = PARTS[name](data)
-        sections.append(f"{text}\n{table(found)}" if text else table(found))
+        sections.append("\n".join([*([text] if text else []), *([table(found)] if found else [])]))
         rows += found
     body = "\n".join(sections)
     page = (
