@@ -24,7 +24,7 @@ from expunge.secagg import Participant
 from expunge.secagg.arbitration import Arbiter, Dispute, Examined, Verdict, examine
 from expunge.secagg.messages import read_client_message
 from expunge.secagg.unmasking import MOST_UNEXPLAINED, Decision, rows
-from support.masked_round import GATHER, PHASE, SPEC, Circle, drawn
+from support.masked_round import GATHER, PHASE, SPEC, Circle, settled, twin_of
 
 ARBITER = Arbiter(bytes(range(64)))
 RULES = Aggregation(fewest=3, arbiter=ARBITER.public, set_aside_after=3600)
@@ -34,10 +34,7 @@ WEEK = 7 * 24 * 3600
 
 @contextmanager
 def circle_of(clients: int, rules: Aggregation = RULES) -> Iterator[Circle]:
-    with drawn(clients, spec=replace(SPEC, aggregation=rules)) as circle:
-        circle.everybody_adds()
-        circle.go()
-        circle.check_whole()
+    with twin_of(settled(clients, replace(SPEC, aggregation=rules))) as circle:
         yield circle
 
 
