@@ -117,6 +117,14 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
     seeds.begin(collector.nodeid)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that take long begin first, so that at the end no worker waits for one of them. What
+    has the same seed has the same order.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 def pytest_collection_finish() -> None:
     """What was collected stays to the end: the garbage collector need not look at it again. Nor
     need it look so often at what tests make, which is soon gone.
