@@ -27,9 +27,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from support import seeds
+from support import seeds, signatures
 
 seeds.rule_secrets()
+signatures.remember()
 
 _COLUMNS = {"narrow": 40, "wide": 200}
 _SURROUNDINGS = [f"{width}-{folder}" for width, folder in product(_COLUMNS, ("short", "long"))]
@@ -116,10 +117,21 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
     seeds.begin(collector.nodeid)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that take long begin first, so that at the end no worker waits for one of them. What
+    has the same seed has the same order.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 def pytest_collection_finish() -> None:
-    """What was collected stays to the end: the garbage collector need not look at it again."""
+    """What was collected stays to the end: the garbage collector need not look at it again. Nor
+    need it look so often at what tests make, which is soon gone.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.hookimpl(tryfirst=True)

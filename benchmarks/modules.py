@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 _FUNCTION = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS
@@ -63,16 +63,19 @@ def _trace(file: Path, arguments: list[str]) -> None:
     """Run a command in this process, and write down what it went through."""
     calls: dict[str, int] = {}
     by_server: set[str] = set()
+    names: dict[CodeType, str] = {}
 
     def called(frame: FrameType, event: str, _: Any) -> None:
-        code, module = frame.f_code, frame.f_globals
-        is_function = code.co_flags & _FUNCTION == _FUNCTION
-        if event == "call" and is_function and code.co_filename == module.get("__file__"):
-            name = f"{module['__name__']}:{code.co_qualname}"
-            if name.startswith("expunge."):
-                calls[name] = calls.get(name, 0) + 1
-                if _is_at_server(frame):
-                    by_server.add(module["__name__"])
+        if event != "call":
+            return
+        name = names.get(frame.f_code)
+        if name is None:
+            name = names[frame.f_code] = _name_of(frame)
+        if name:
+            calls[name] = calls.get(name, 0) + 1
+            module = name.partition(":")[0]
+            if module not in by_server and _is_at_server(frame):
+                by_server.add(module)
 
     threading.setprofile(called)
     sys.setprofile(called)
@@ -92,6 +95,16 @@ def _trace(file: Path, arguments: list[str]) -> None:
         "on_grid": calls.get(_GRID, 0),
     }
     file.write_text(json.dumps(content))
+
+
+def _name_of(frame: FrameType) -> str:
+    """The function of ours that a frame runs; nothing if it is none."""
+    code, module = frame.f_code, frame.f_globals
+    is_function = code.co_flags & _FUNCTION == _FUNCTION
+    is_ours = str(module.get("__name__")).startswith("expunge.")
+    if is_function and is_ours and code.co_filename == module.get("__file__"):
+        return f"{module['__name__']}:{code.co_qualname}"
+    return ""
 
 
 def _is_at_server(frame: FrameType | None) -> bool:

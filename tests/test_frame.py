@@ -22,6 +22,7 @@ from expunge.frame import (
     prefixed,
     with_checksum,
 )
+from support.sources import nodes_of
 
 FIXED = Format("a parcel", b"parcel\0", "IqB", version=3, remedy="send it again")
 HEADED = HeaderFormat("a letter", b"letter\0", 50, remedy="send it again")
@@ -147,9 +148,8 @@ def test_no_other_module_takes_bytes_apart_by_hand() -> None:
     """`struct` elsewhere is only the error that libraries raise for files of theirs."""
     source = Path(expunge.__file__).parent
     found = {
-        file.relative_to(source).as_posix()
-        for file in source.rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        file.as_posix()
+        for file, node in nodes_of(source, "struct.")
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
         and (node.value.id, node.attr == "error") == ("struct", False)

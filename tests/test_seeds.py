@@ -31,6 +31,10 @@ def test_examples(number):
 def test_by_hand(name, surroundings):
     print("drawn", MODULE, random.random(), secrets.token_hex(4), secrets.randbelow(10**9))
     print("drawn", seeds.chance(name).random(), surroundings.columns)
+
+@pytest.mark.long
+def test_that_takes_long():
+    print("drawn early")
 """
 FAILING = """
 import pytest
@@ -114,6 +118,10 @@ def test_each_seed_draws_other_things(drawing: Path) -> None:
         by_hand = {line for line in one & another if " " in line}
         assert by_hand == set()
         assert one - another > by_hand  # examples may have some numbers in common, such as 0
+
+
+def test_what_takes_long_begins_first_whatever_the_seed(drawing: Path) -> None:
+    assert {drawn(drawing, seed)[0][0] for seed in (None, "1", "random")} == {"early"}
 
 
 def test_a_test_draws_the_same_by_itself(drawing: Path) -> None:

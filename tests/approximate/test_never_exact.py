@@ -23,6 +23,7 @@ from expunge.evidence.certificate import Certificate, certificate_content
 from expunge.export import to_safetensors
 from expunge.server.rules import Account
 from expunge.solvers.base import ExactSolver
+from support.sources import nodes_of
 
 SPEC = Spec(dim=3, labels=(0, 1))
 EXACT_ONLY = (
@@ -85,11 +86,10 @@ def test_certificates_and_exports_take_exact_heads_only() -> None:
 def test_no_layer_of_the_exact_protocol_imports_approximations() -> None:
     source = Path(expunge.__file__).parent
     importing = set()
-    for file in source.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if any(name.startswith("expunge.approximate") for name in names):
-                importing.add(file.relative_to(source).parts[0])
+    for file, node in nodes_of(source, "expunge.approximate"):
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if any(name.startswith("expunge.approximate") for name in names):
+            importing.add(file.parts[0])
     assert "approximate" in importing
     assert importing <= {"approximate", "cli"}

@@ -22,7 +22,7 @@ from expunge.approximate import (
 from expunge.errors import NotAGramError
 from support.approximate import Long, batch_of, exact_weights, extremes, long_gram, spec_of, sums_of
 
-UPDATES = 1000
+UPDATES = 500
 SEEDS = 9
 
 

@@ -5,40 +5,32 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from benchmarks.modules import Profile, profiles
+from benchmarks.modules import profiles
+
+UNWANTED = (
+    "server.",
+    "secagg",
+    "client.secagg",
+    "client.contributor",
+    "solvers.certify",
+    "backbones.base",
+)
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Profile]:
-    return profiles(tmp_path_factory.mktemp("modules"), over_https=True)
+@pytest.mark.long
+def test_a_client_goes_through_few_modules_and_once_to_the_grid(tmp_path: Path) -> None:
+    """It loads neither server nor solvers nor masks nor backbones."""
+    client = profiles(tmp_path, over_https=True)
+    for profile in client.values():
+        assert {"expunge.client.outbox", "expunge.client.delivery"} <= profile.entered
+        assert len(profile.entered) <= 65
+        assert len(profile.loaded) <= 90
+        assert profile.on_grid == 1
+    loaded = [name.removeprefix("expunge.") for name in client["client add"].loaded]
+    assert [name for name in loaded if name.startswith(UNWANTED)] == []
 
 
-@pytest.mark.parametrize("command", ["client add", "client forget"])
-def test_a_client_goes_through_few_modules_and_once_to_the_grid(
-    client: dict[str, Profile], command: str
-) -> None:
-    profile = client[command]
-    assert {"expunge.client.outbox", "expunge.client.delivery"} <= profile.entered
-    assert len(profile.entered) <= 65
-    assert len(profile.loaded) <= 90
-    assert profile.on_grid == 1
-
-
-def test_a_client_loads_neither_server_nor_solvers_nor_masks_nor_backbones(
-    client: dict[str, Profile],
-) -> None:
-    loaded = client["client add"].loaded
-    unwanted = (
-        "server.",
-        "secagg",
-        "client.secagg",
-        "client.contributor",
-        "solvers.certify",
-        "backbones.base",
-    )
-    assert [name for name in loaded if name.removeprefix("expunge.").startswith(unwanted)] == []
-
-
+@pytest.mark.long
 def test_both_parties_in_one_process_go_to_the_grid_once(tmp_path: Path) -> None:
     """The client does; what it sends is integers, and the server takes them as they are."""
     both = profiles(tmp_path, over_https=False)

@@ -7,6 +7,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from support.pages import free_port, run_shell
 
 
@@ -17,6 +19,7 @@ def server_log(folder: Path) -> str:
     return log
 
 
+@pytest.mark.long
 def test_every_command_of_the_first_page_works(tmp_path: Path) -> None:
     port = {"8443": str(free_port())}
     printed = run_shell("docs/how-to/first-federation.md", tmp_path, changes=port)
@@ -30,6 +33,7 @@ def test_every_command_of_the_first_page_works(tmp_path: Path) -> None:
     assert rows == [["id", "label"], ["x1", "setosa"], ["x2", "versicolor"], ["x3", "virginica"]]
 
 
+@pytest.mark.long
 def test_every_command_of_the_page_on_secure_aggregation_works(tmp_path: Path) -> None:
     port = {"8443": str(free_port())}
     printed = run_shell("docs/how-to/secure-aggregation.md", tmp_path, changes=port)

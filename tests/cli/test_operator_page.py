@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from support.cli import Federation
 from support.pages import free_port, run_shell
 
@@ -26,6 +28,7 @@ expunge() {
 NOT_COMPLETE = 'expunge() { command expunge "$@" <<< y || [ $? = 7 ]; }'
 
 
+@pytest.mark.long
 def test_the_operators_page(tmp_path: Path) -> None:
     here = {
         "expunge.example.org": "localhost",

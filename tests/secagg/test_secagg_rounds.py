@@ -69,6 +69,7 @@ def test_the_sum_is_exact_or_there_is_none(when: list[str], length: int, seed: i
     assert np.array_equal(found, total(room.vectors[name] for name in included))
 
 
+@pytest.mark.long
 @given(st.integers(RING, RING + 20), st.integers(0, 2**32), st.data())
 @settings(max_examples=2)
 def test_the_sum_is_exact_on_a_ring_that_is_not_complete(

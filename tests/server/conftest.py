@@ -10,7 +10,7 @@ import pytest
 
 from support import seeds
 from support.federation import Clock, Federation, scratch
-from support.masked_round import Circle, settled
+from support.masked_round import Circle, settled, twin_of
 
 
 @pytest.fixture(scope="session")
@@ -33,18 +33,8 @@ def federation(founded: Federation, tmp_path: Path) -> Iterator[Federation]:
         yield federation
 
 
-@pytest.fixture(scope="session")
-def settled_circle() -> Iterator[Circle]:
-    """Four clients under secure aggregation and one round of all of them: it is made once."""
-    place = scratch()
-    yield settled(place)
-    shutil.rmtree(place)
-
-
 @pytest.fixture
-def circle_of_four(settled_circle: Circle) -> Iterator[Circle]:
-    """A twin of it, for one test."""
-    place = scratch()
-    with settled_circle.twin(place) as circle:
+def circle_of_four() -> Iterator[Circle]:
+    """Four clients under secure aggregation, after one round of all of them."""
+    with twin_of(settled()) as circle:
         yield circle
-    shutil.rmtree(place)

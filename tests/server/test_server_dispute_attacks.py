@@ -25,6 +25,7 @@ from server.test_server_disputes import (
     miscounted,
     negative,
     until_disputed,
+    until_opened,
     until_voided,
     verdict_on,
 )
@@ -229,11 +230,7 @@ def test_a_liar_that_does_not_open_its_part_holds_up_no_sum_of_few() -> None:
         for name in three[:2]:
             circle.forget(name, [next(iter(circle.held[name]))])
         with lying(circle, {"c2": negative}):
-            for _ in range(30):
-                for name in three:
-                    if name != "c2" or not circle.entries("voided"):
-                        circle.sync(name)
-                circle.wait(1.0)
+            until_opened(circle, three, silent="c2")
         honest = [name for name in circle.names if name != "c2"]
         circle.time_is_up(*three[:2])
         circle.everybody_adds(*honest[2:])
@@ -280,10 +277,7 @@ def lied_and_left(circle: Circle) -> list[str]:
     """c2 lies; c5 leaves when the sum has been unmasked, and its time is up; the others."""
     others = [name for name in circle.names if name != "c5"]
     with lying(circle, {"c2": negative}):
-        for _ in range(40):
-            for name in circle.names if not circle.entries("voided") else others:
-                circle.sync(name)
-            circle.wait(1.0)
+        until_opened(circle, circle.names, silent="c5")
     circle.time_is_up(*others)
     return others
 
@@ -376,11 +370,7 @@ def test_a_verdict_counts_for_every_sum_that_the_liar_is_in() -> None:
             circle.federation.operator.command("forget-client", client="c1")
             circle.stores.pop("c1").close()
             circle.held.pop("c1")
-            for _ in range(60):
-                for name in circle.names:
-                    if name != "c2" or len(circle.entries("voided")) < 2:
-                        circle.sync(name)
-                circle.wait(1.0)
+            until_opened(circle, circle.names, silent="c2", false=2)
         verdict = verdict_on(first, examine(first, ARBITER).false)
         circle.federation.operator.command("judge", verdict=verdict.to_json())
         circle.go(*good, passes=20)

@@ -5,7 +5,7 @@ liar are applied, the arbiter names it, and the others go on.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ from expunge.secagg import Participant
 from expunge.secagg.arbitration import Arbiter, Dispute, Examined, Verdict, examine
 from expunge.secagg.messages import read_client_message
 from expunge.secagg.unmasking import MOST_UNEXPLAINED, Decision, rows
-from support.masked_round import GATHER, PHASE, SPEC, Circle, drawn
+from support.masked_round import GATHER, PHASE, SPEC, Circle, settled, twin_of
 
 ARBITER = Arbiter(bytes(range(64)))
 RULES = Aggregation(fewest=3, arbiter=ARBITER.public, set_aside_after=3600)
@@ -34,10 +34,7 @@ WEEK = 7 * 24 * 3600
 
 @contextmanager
 def circle_of(clients: int, rules: Aggregation = RULES) -> Iterator[Circle]:
-    with drawn(clients, spec=replace(SPEC, aggregation=rules)) as circle:
-        circle.everybody_adds()
-        circle.go()
-        circle.check_whole()
+    with twin_of(settled(clients, replace(SPEC, aggregation=rules))) as circle:
         yield circle
 
 
@@ -122,6 +119,22 @@ def all_have_opened(circle: Circle) -> bool:
     return bool(disputes) and all(one["opened"] == one["clients"] for one in disputes)
 
 
+def restarting_all(circle: Circle) -> None:
+    """Each client is restarted after each sync until all have opened their parts, and some times
+    more; so is the server, once the sum was called false.
+    """
+    after = 0
+    for _ in range(40):
+        for name in circle.names:
+            circle.sync(name)
+            circle.restart_client(name)
+        circle.restart_server() if circle.entries("voided") else circle.wait(1.0)
+        after += all_have_opened(circle)
+        if after == 3:
+            return
+    raise AssertionError("not all have opened their parts")
+
+
 def until_voided(circle: Circle, times: int) -> None:
     """Sync until as many sums were false, and not a moment longer."""
     for _ in range(40):
@@ -131,6 +144,24 @@ def until_voided(circle: Circle, times: int) -> None:
         if circle.service.rounds.pulse()[1] < 1e9:
             circle.wait(GATHER)
     raise AssertionError("no sum was called false")
+
+
+def until_opened(circle: Circle, names: Sequence[str], *, silent: str, false: int = 1) -> None:
+    """These sync until so many sums were false, and then, but for the silent one, until they have
+    opened their parts of the last one, and wait.
+    """
+    others, after = {name for name in names if name != silent}, 0
+    for _ in range(60):
+        is_false = len(circle.entries("voided")) >= false
+        for name in names:
+            if name != silent or not is_false:
+                circle.sync(name)
+        circle.wait(1.0)
+        if is_false and others <= set(circle.federation.operator.ask("disputes")[-1]["opened"]):
+            after += 1
+        if after == 3:
+            return
+    raise AssertionError("not all have opened their parts")
 
 
 def until_disputed(circle: Circle) -> None:
@@ -338,12 +369,8 @@ def test_who_does_not_open_its_part_is_excluded_and_may_come_back() -> None:
     with circle_of(6) as circle:
         circle.everybody_adds()
         others = [name for name in circle.names if name != "c5"]
-        with lying(circle, {"c2": negative}):
-            for _ in range(40):  # c5 leaves when the sum has been unmasked
-                for name in circle.names if not circle.entries("voided") else others:
-                    circle.sync(name)
-                if circle.service.rounds.pulse()[1] < 1e9:
-                    circle.wait(1.0)
+        with lying(circle, {"c2": negative}):  # c5 leaves when the sum has been unmasked
+            until_opened(circle, circle.names, silent="c5")
         assert [one["opened"] for one in circle.federation.operator.ask("disputes")] == [others]
         circle.go(*others, passes=3)
         assert circle.entries("excluded") == []
@@ -544,11 +571,7 @@ def test_a_dispute_survives_restarts_of_all() -> None:
     with circle_of(4) as circle:
         circle.everybody_adds()
         with lying(circle, {"c2": negative}):
-            for _ in range(30):
-                for name in circle.names:
-                    circle.sync(name)
-                    circle.restart_client(name)
-                circle.restart_server() if circle.entries("voided") else circle.wait(1.0)
+            restarting_all(circle)
         dispute = dispute_of(circle)
         judged(circle, dispute, examine(dispute, ARBITER))
         circle.restart_server()

@@ -18,7 +18,7 @@ from expunge.server.secagg import SecureAggregation
 from expunge.server.secagg_outcomes import Outcomes
 from expunge.server.storage.tables import Membership
 from expunge.wire.schema import time_text
-from server.test_server_disputes import RULES, circle_of, lying, negative
+from server.test_server_disputes import RULES, circle_of, lying, negative, until_opened
 from support.lying_rounds import lying_server, retold
 from support.masked_round import GATHER, PHASE, SPEC, Circle, drawn
 
@@ -374,11 +374,7 @@ def test_who_was_excluded_and_hides_that_stops_nobody() -> None:
         for name in few:
             circle.forget(name, [next(iter(circle.held[name]))])
         with lying(circle, {"c2": negative}):
-            for _ in range(30):
-                for name in (*few, "c2"):
-                    if name != "c2" or not circle.entries("voided"):
-                        circle.sync(name)
-                circle.wait(1.0)
+            until_opened(circle, (*few, "c2"), silent="c2")
         circle.time_is_up(*few)
         circle.pass_round(*few)
         assert [entry["excluded"] for entry in circle.entries("excluded")] == [["c2"]]

@@ -18,7 +18,9 @@ from server.test_server_disputes import (
     circle_of,
     dispute_of,
     judged,
+    restarting_all,
     until_disputed,
+    until_opened,
 )
 from support.lying_rounds import lying_server
 from support.masked_round import GATHER, PHASE, Circle
@@ -117,10 +119,7 @@ def test_a_liar_that_does_not_open_its_part_is_excluded() -> None:
         deletes_and_adds(circle)
         others = [name for name in circle.names if name != "c2"]
         with dealing_wrong("c2", "seed"):
-            for _ in range(40):
-                for name in others if circle.entries("voided") else circle.names:
-                    circle.sync(name)
-                circle.wait(1.0)
+            until_opened(circle, circle.names, silent="c2")
         assert examine(dispute_of(circle), ARBITER).missing == ("c2",)
         assert not any(is_done(circle, name) for name in others)
         circle.time_is_up(*others)
@@ -140,11 +139,7 @@ def test_a_liar_is_named_whoever_is_restarted_when() -> None:
     with circle_of(4) as circle:
         deletes_and_adds(circle)
         with dealing_wrong("c2", "seed"):
-            for _ in range(30):
-                for name in circle.names:
-                    circle.sync(name)
-                    circle.restart_client(name)
-                circle.restart_server() if circle.entries("voided") else circle.wait(1.0)
+            restarting_all(circle)
         assert len(circle.entries("voided")) == 1
         circle.restart_server()
         require_named(circle, "c2")

@@ -14,7 +14,7 @@ import pytest
 def mark(items: Iterable[pytest.Item], folder: Path) -> None:
     """All tests of this folder need heavy extras."""
     for item in items:
-        if folder in item.path.parents:
+        if item.path.is_relative_to(folder):
             item.add_marker(pytest.mark.extras)
 
 

@@ -28,7 +28,7 @@ os.environ.update(OFFLINE)
 def mark(items: Iterable[pytest.Item], folder: Path) -> None:
     """All tests of this folder need Flower."""
     for item in items:
-        if folder in item.path.parents:
+        if item.path.is_relative_to(folder):
             item.add_marker(pytest.mark.extras)
             item.add_marker(pytest.mark.flower)
 

@@ -7,11 +7,13 @@ what it held when the last request of it that a round has applied was composed.
 
 from __future__ import annotations
 
+import atexit
 import copy
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -360,15 +362,29 @@ class Circle:
         return state.ledger.exact_statistics().digest, state.record.round, head
 
 
-def settled(path: Path) -> Circle:
+@cache
+def settled(clients: int = 4, spec: Spec = SPEC) -> Circle:
     """A circle whose clients have all added something, in one round; it is closed, so that each
-    test takes a twin of it.
+    test takes a twin of it (`twin_of`). It is made once, for all tests of a process.
     """
-    with seeds.apart("settled"), Circle(path) as circle:
+    path = scratch()
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    with seeds.apart(f"settled {clients} {spec}"), Circle(path, clients, spec=spec) as circle:
         circle.everybody_adds()
         circle.go()
         circle.check_whole()
     return circle
+
+
+@contextmanager
+def twin_of(circle: Circle) -> Iterator[Circle]:
+    """A twin in a folder that is gone afterwards."""
+    path = scratch()
+    try:
+        with circle.twin(path) as twin:
+            yield twin
+    finally:
+        shutil.rmtree(path)
 
 
 _Circle = TypeVar("_Circle", bound=Circle)

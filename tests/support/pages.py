@@ -22,6 +22,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ class Block:
         return f"{self.page}:{self.line}"
 
 
+@cache
 def parse(page: str, text: str) -> tuple[list[Block], list[str]]:
     """The blocks of code of a text in Markdown, and the code within its sentences."""
     blocks, spans = [], []

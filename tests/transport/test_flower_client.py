@@ -32,6 +32,7 @@ from expunge.transport.flower.server import CallHandler
 from expunge.transport.local import LocalCarrier
 from expunge.wire.carrier import Carrier
 from support.flower import Clinics, exchanges_of, without_replies
+from support.sources import nodes_of
 
 VALUES = st.recursive(
     st.none() | st.text(max_size=20) | st.integers(-(2**53), 2**53) | st.binary(max_size=40),
@@ -164,12 +165,11 @@ def test_a_reply_of_another_form_is_refused(change: dict[str, Any]) -> None:
 def test_only_this_folder_imports_flower() -> None:
     root = Path(expunge.__file__).parent
     found = set()
-    for file in root.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
-            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            if any(name.split(".")[0] in ("flwr", "ray") for name in names):
-                found.add(file.relative_to(root).as_posix())
+    for file, node in nodes_of(root, "flwr", "import ray", "from ray"):
+        names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        if any(name.split(".")[0] in ("flwr", "ray") for name in names):
+            found.add(file.as_posix())
     allowed = ("client_app", "inprocess", "records", "server_app")
     assert found == {f"transport/flower/{name}.py" for name in allowed}
 

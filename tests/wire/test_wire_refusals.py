@@ -17,6 +17,7 @@ import expunge
 from expunge.errors import FormatError, RefusalCode, RefusedError, StoreError
 from expunge.wire import refusals
 from expunge.wire.refusals import REFUSALS, from_json, headers_of, status_of, to_json
+from support.sources import nodes_of
 
 SOURCE = Path(expunge.__file__).parent
 PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
@@ -34,8 +35,7 @@ def raised() -> set[str]:
     """Every code with which a refusal is made anywhere in the source."""
     calls = (
         node
-        for file in SOURCE.rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for _, node in nodes_of(SOURCE, "RefusedError(")
         if isinstance(node, ast.Call) and node.args
     )
     made = [call.args[0] for call in calls if getattr(call.func, "id", "") == "RefusedError"]

@@ -255,12 +255,20 @@ class Outbox:
         self._database = folder.database
         self._samples = samples
         self._chooser = Chooser(folder.database)
+        self._composed: Composition | None = None  # a cache: of the database at this version
+        self._version: int | None = None
 
     # -- composing ---------------------------------------------------------------------------------
 
     @exclusive
     def composed(self) -> Composition | None:
         """The request that is being offered, if there is one."""
+        version = self._database.version
+        if version is None or version != self._version:
+            self._composed, self._version = self._read_composed(), version
+        return self._composed
+
+    def _read_composed(self) -> Composition | None:
         row = self._database.row(
             "SELECT sequence, slot, sealed, spec, kind, leave, reset, doubtful FROM compositions"
         )

@@ -31,6 +31,8 @@ class ClientSettings:
     def __init__(self, folder: ClientFolder) -> None:
         self._folder = folder
         self._database = folder.database
+        self._recalled: dict[str, str | None] = {}  # a cache: of the database at this version
+        self._version: int | None = None
         self._spec = spec_of(self.setting("spec"))
 
     @exclusive
@@ -47,8 +49,13 @@ class ClientSettings:
         str or None
             Its value.
         """
-        value = self._database.value("SELECT value FROM settings WHERE name = ?", (name,))
-        return None if value is None else str(value)
+        version = self._database.version
+        if version is None or version != self._version:
+            self._recalled, self._version = {}, version
+        if name not in self._recalled:
+            value = self._database.value("SELECT value FROM settings WHERE name = ?", (name,))
+            self._recalled[name] = None if value is None else str(value)
+        return self._recalled[name]
 
     @exclusive
     def remember(self, settings: Mapping[str, str]) -> None:
@@ -159,10 +166,7 @@ class ClientSettings:
     @property
     def checkpoint(self) -> tuple[int, bytes]:
         """The size and root of the audit log when it was last seen and found consistent."""
-        value = canonical.decode(
-            self.setting("checkpoint").encode("ascii"), "the checkpoint of the store"
-        )
-        return value["size"], bytes.fromhex(value["root"])
+        return _checkpoint_of(self.setting("checkpoint"))
 
     @exclusive
     def amend(self, spec: Spec, envelopes: Sequence[bytes] = ()) -> None:
@@ -335,6 +339,12 @@ def spec_of(text: str) -> Spec:
 def checkpoint_text(size: int, root: bytes) -> str:
     """A checkpoint as a setting."""
     return canonical.encode({"root": root.hex(), "size": size}).decode("ascii")
+
+
+@lru_cache(maxsize=16)
+def _checkpoint_of(text: str) -> tuple[int, bytes]:
+    value = canonical.decode(text.encode("ascii"), "the checkpoint of the store")
+    return value["size"], bytes.fromhex(value["root"])
 
 
 def read_pins(text: str | None) -> dict[str, str]:

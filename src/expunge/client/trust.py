@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from expunge import kinds
@@ -167,22 +168,24 @@ class Peers:
     @classmethod
     def from_text(cls, text: str | None) -> Peers:
         """The inverse of `to_text`; empty if nothing was stored."""
-        if not text:
-            return cls()
-        content = canonical.decode(text.encode("ascii"), "the peers of this client")
-        if isinstance(content, dict) and content.get("version") != _PEERS_VERSION:
-            keys = _KEYS_CHECK(content.get("keys"), "the keys of this client's peers")
-            return replace(cls(), keys=keys)  # what is looked for in the log has changed since
-        parts = _PEERS_CHECK(content, "the peers of this client")
-        return replace(
-            cls(),
-            frontier=Frontier.from_json(parts["frontier"]),
-            keys=parts["keys"],
-            states=parts["states"],
-            decisions=tuple(parts["decisions"]),
-            applied=parts["applied"],
-            restored=parts["restored"],
-        )
+        return _peers_of(text) if text else cls()
+
+
+@lru_cache(maxsize=4)  # a round reads them again and again
+def _peers_of(text: str) -> Peers:
+    content = canonical.decode(text.encode("ascii"), "the peers of this client")
+    if isinstance(content, dict) and content.get("version") != _PEERS_VERSION:
+        keys = _KEYS_CHECK(content.get("keys"), "the keys of this client's peers")
+        return Peers(keys=keys)  # what is looked for in the log has changed since
+    parts = _PEERS_CHECK(content, "the peers of this client")
+    return Peers(
+        Frontier.from_json(parts["frontier"]),
+        parts["keys"],
+        parts["states"],
+        tuple(parts["decisions"]),
+        parts["applied"],
+        parts["restored"],
+    )
 
 
 def _learn(entry: dict[str, Any], keys: dict[str, str], states: dict[str, kinds.PeerState]) -> None:

@@ -16,7 +16,12 @@ from expunge.errors import FormatError
 
 _MOST_INTEGER = 1 << 53  # beyond this, a reader that knows only float64 would see another number
 _DEEPEST = 32
-_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+_ENCODER = json.JSONEncoder(
+    sort_keys=True,
+    separators=(",", ":"),
+    allow_nan=False,
+    check_circular=False,  # a circle is nested too deep
+)
 
 
 def encode(value: object) -> bytes:
@@ -79,20 +84,22 @@ def _check(value: object, depth: int) -> None:
         raise FormatError(f"the value is nested more than {_DEEPEST} deep")
     if isinstance(value, str):
         _check_text(value)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise FormatError(f"the key {key!r} must be a string")
+            if depth < _DEEPEST and isinstance(item, str) and key.isascii() and item.isascii():
+                continue  # most are such
+            _check_text(key)
+            _check(item, depth + 1)
+    elif isinstance(value, list):
+        for item in value:
+            _check(item, depth + 1)
     elif value is None or isinstance(value, bool):
         return
     elif isinstance(value, int):
         if abs(value) > _MOST_INTEGER:
             raise FormatError(f"the integer {value} is beyond 2^53: write it as a string")
-    elif isinstance(value, list):
-        for item in value:
-            _check(item, depth + 1)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise FormatError(f"the key {key!r} must be a string")
-            _check_text(key)
-            _check(item, depth + 1)
     else:
         raise FormatError(f"a value of type {type(value).__name__} has no canonical form")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -112,7 +112,9 @@ class PublicKey:
         FormatError
             It is not canonical base64, or not a key.
         """
-        return cls(canonical.binary(text, "a public key"))
+        if not isinstance(text, str):
+            raise FormatError(f"a public key must be base64, got {type(text).__name__}")
+        return _of_text(text)
 
     @classmethod
     def from_pem(cls, data: bytes) -> PublicKey:
@@ -190,6 +192,11 @@ class PublicKey:
 
     def __repr__(self) -> str:
         return f"<PublicKey {self.id[:16]}…>"
+
+
+@lru_cache(maxsize=1024)  # the same few keys are read again and again
+def _of_text(text: str) -> PublicKey:
+    return PublicKey(canonical.binary(text, "a public key"))
 
 
 class SigningKey:

@@ -57,6 +57,7 @@ class Database:
         self._hook = hook
         self._lock = RLock()
         self._closed = False
+        self._ended = 0  # transactions
 
     # -- changing ----------------------------------------------------------------------------------
 
@@ -77,6 +78,7 @@ class Database:
             except sqlite3.Error as problem:
                 raise self._failure(problem) from problem
             finally:
+                self._ended += 1
                 if not self._closed:
                     _roll_back(self._connection)
             self._hook("after commit")
@@ -113,6 +115,13 @@ class Database:
         )
 
     # -- reading -----------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int | None:
+        """Law: as long as it is the same number, so is what was read here. None: it may change now,
+        in a transaction, or was closed.
+        """
+        return None if self._closed or self._connection.in_transaction else self._ended
 
     def rows(self, query: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows of a query."""

@@ -14,6 +14,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from expunge import Spec, solve
 from expunge.client import Agent, ClientStore, enrol
 from expunge.crypto import SigningKey
@@ -52,6 +54,7 @@ def start(*arguments: object) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603 - our own program
 
 
+@pytest.mark.long
 def test_everything_is_killed_again_and_again(tmp_path: Path) -> None:
     chance = seeds.chance()
     operator, key = SigningKey(secrets.token_bytes(32)), SigningKey(secrets.token_bytes(32))

@@ -32,6 +32,7 @@ def start(*arguments: object) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603 - our own program
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_in_every_phase_of_a_round() -> None:
     path = scratch()
     circle = Circle(path, 3)
