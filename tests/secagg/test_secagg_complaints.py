@@ -173,13 +173,46 @@ def test_an_honest_dealer_answers_nobody_who_has_not_complained_of_it() -> None:
         ann.on_complaint(good, room.pins)
 
 
-def test_a_justified_share_does_not_replace_one_that_is_good_unless_it_is_the_same() -> None:
-    """A server that makes answers up is found out by the dealer's commitment."""
+@given(st.sampled_from([ANN, CAT]), st.booleans())
+def test_nobody_complains_of_a_good_parcel_whatever_the_server_says_was_answered(
+    dealer: str, zeros: bool
+) -> None:
+    """Otherwise an honest dealer would show its shares to all, and the server would have its
+    secrets.
+    """
     room = at_masking()
     deliveries = room.told(BOB)
     header, body = messages.read_server_message("deliveries", deliveries)
     header = {name: value for name, value in header.items() if name != "body"}
-    made_up = messages.write_server_message(
-        header | {"justified": [ANN]}, bytes(body) + bytes(parcels.JUSTIFIED_BYTES)
-    )
-    assert list(bad(room, BOB, made_up)) == [ANN]
+    true = bytes(messages.read_client_message(answer(room, dealer, BOB)).body)
+    made_up = bytes(parcels.JUSTIFIED_BYTES) if zeros else true
+    told = messages.write_server_message(header | {"justified": [dealer]}, bytes(body) + made_up)
+    message = room.participants[BOB].on_deliveries(told, room.vectors[BOB])
+    assert messages.read_client_message(message).kind == "masked"
+
+
+def test_who_has_complained_masks_nothing_before_it_is_answered() -> None:
+    """The arbiter would see other deliveries than those that it signed."""
+    room = at_masking()
+    deliveries = room.told(BOB)
+    _, body = messages.read_server_message("deliveries", deliveries)
+    room.hear(BOB, room.participants[BOB].complaint({ANN: Parcel.from_bytes(body[:146])}))
+    masked = room.participants[BOB].on_deliveries(deliveries, room.vectors[BOB])
+    with pytest.raises(RefusedError, match="waits for the answer"):
+        room.collector.take(masked)
+
+
+def test_after_its_time_no_complaint_is_answered_and_who_waits_is_awaited_no_longer() -> None:
+    room = at_masking(BOB)
+    room.hear(BOB, room.participants[BOB].complaint(bad(room, BOB)))
+    room.collector.end_complaints()
+    assert room.collector.awaited == {*room.names} - {BOB}
+    assert room.collector.silent == {*room.names} - {BOB}
+    with pytest.raises(RefusedError, match="answers too late"):
+        room.collector.take(answer(room, ANN, BOB))
+    for name in room.names:
+        if name != BOB:
+            told = room.collector._deliveries(name)
+            room.hear(name, room.participants[name].on_deliveries(told, room.vectors[name]))
+    assert room.collector.awaited == frozenset()
+    assert room.collector.silent == {ANN}

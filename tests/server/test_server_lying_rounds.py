@@ -399,6 +399,8 @@ def test_a_row_that_waits_has_time_to_meet() -> None:
     with a_false_sum() as circle:
         first, *row = sorted(name for name, _ in row_of(circle, "c2"))
         others = [name for name in circle.names if name not in (first, *row)]
+        circle.go(*others, passes=12)  # theirs is applied
+        circle.everybody_adds(*others)
         circle.restart_server()
         for name in (*others, first) * 2:  # each hears that the last round is over, and joins
             circle.sync(name)

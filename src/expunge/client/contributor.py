@@ -288,6 +288,7 @@ class Contributor:
         self, purpose: Purpose, sequence: int, vector: Callable[[], Wide], *, reset: bool = False
     ) -> Outcome:
         participant = self._resumed(purpose, sequence)
+        self._complained_of = ""
         message = (
             self._question("", sequence, reset=reset)
             if participant is None
@@ -471,10 +472,10 @@ class Contributor:
             newest = self._participant()
             if newest is None or newest.opening != participant.opening:
                 return participant, self._question(participant.opening.round, participant.sequence)
-            if state.phase == "masking" and is_said(state.content):
-                return newest, newest.on_complaint(state.content, self._policy.pins())
             if STAGES.index(newest.phase) > STAGES.index(_ASKED[state.phase]):
                 return newest, self._last_message(newest)
+            if state.phase == "masking" and is_said(state.content):
+                return newest, newest.on_complaint(state.content, self._policy.pins())
             try:
                 return newest, self._respond(newest, state, vector)
             except BadParcelError as problem:

@@ -204,6 +204,7 @@ class Collector:
         self._dealers: frozenset[str] = frozenset()  # whose shares arrived in time
         self._complaints: dict[str, tuple[bytes, frozenset[str]]] = {}  # by holder; of whom
         self._justified: dict[str, dict[str, bytes]] = {}  # by holder, then by dealer
+        self._is_heard = False  # no complaint is taken or answered any more
         self._masked: dict[str, SignedHeader] = {}
         self._hidden: MaskedVector | None = None
         self._survivors: frozenset[str] = frozenset()
@@ -230,7 +231,11 @@ class Collector:
             "revealing": self._revealed.keys(),
         }
         awaited = self._members().difference(answered.get(self.phase, ()))
-        return awaited.union(*self.unanswered.values()) if self.phase == "masking" else awaited
+        if self.phase != "masking":
+            return awaited
+        if self._is_heard:
+            return awaited.difference(self.unanswered)
+        return awaited.union(*self.unanswered.values())
 
     @property
     def unanswered(self) -> dict[str, frozenset[str]]:
@@ -243,12 +248,16 @@ class Collector:
 
     @property
     def silent(self) -> frozenset[str]:
-        """Those awaited that could have answered: not who waits for the answer to its complaint,
-        unless it owes one itself.
+        """Those that could have answered, and have not: not who waits for the answer to its
+        complaint, unless it owes one itself.
         """
         unanswered = self.unanswered if self.phase == "masking" else {}
         owing = frozenset[str]().union(*unanswered.values())
-        return self.awaited.difference(set(unanswered) - owing)
+        return self.awaited.difference(unanswered) | owing
+
+    def end_complaints(self) -> None:
+        """From now on no complaint is answered: who waits for an answer is awaited no longer."""
+        self._is_heard = True
 
     @property
     def roster(self) -> Roster:
@@ -311,7 +320,7 @@ class Collector:
     def _told_masking(self, client: str) -> bytes | None:
         unanswered = self.unanswered
         for holder, dealers in unanswered.items():
-            if client in dealers:
+            if client in dealers and not self._is_heard:
                 return self._complaints[holder][0]
         return None if client in unanswered else self._deliveries(client)
 
@@ -515,6 +524,10 @@ class Collector:
 
     def _take_justification(self, message: ClientMessage) -> None:
         dealer, holder = message.client, message.header["holder"]
+        if self._is_heard:
+            raise RefusedError(
+                "wrong-phase", f"{dealer} answers too late for {holder} to go on with it"
+            )
         if dealer not in self.unanswered.get(holder, ()):
             raise RefusedError(
                 "wrong-round", f"{dealer} answers a complaint that {holder} has not made"
@@ -530,6 +543,11 @@ class Collector:
 
     def _take_masked(self, message: ClientMessage) -> None:
         header, client = message.header, message.client
+        if client in self.unanswered:
+            raise RefusedError(
+                "wrong-phase",
+                f"{client} has complained, and waits for the answer: it cannot take part without",
+            )
         if header["deliveries"] != hashlib.sha256(self._deliveries(client)).hexdigest():
             raise RefusedError(
                 "wrong-round",

@@ -427,14 +427,16 @@ class Participant:
         for dealer, parcel in zip(
             senders, parcels(sealed, len(senders), "the parcels of deliveries"), strict=True
         ):
+            # The parcel first: who believed the server's answers would complain of good parcels,
+            # and have honest dealers show their shares.
             try:
-                if dealer in answered:
-                    content = answered[dealer]
-                    shares += justified(roster, parcel, content, dealer=dealer, holder=name)
-                else:
-                    shares += unpack(roster, cipher, parcel, dealer=dealer, holder=name)
+                shares += unpack(roster, cipher, parcel, dealer=dealer, holder=name)
             except EvidenceError as wrong:
-                bad[dealer], problem = parcel, problem or wrong
+                try:
+                    content = answered.get(dealer, b"")
+                    shares += justified(roster, parcel, content, dealer=dealer, holder=name)
+                except EvidenceError:
+                    bad[dealer], problem = parcel, problem or wrong
         if problem is not None:
             raise BadParcelError(str(problem), bad) from problem
         return senders, b"".join(shares)

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from expunge.crypto import Envelope, canonical
-from expunge.errors import EvidenceError, FormatError, RefusedError
+from expunge.errors import EvidenceError, FormatError, RefusedError, StoreError
 from expunge.evidence.log import EntryKind, read_entry
 from expunge.kinds import VoidReason
 from expunge.ridge.spec import Aggregation
@@ -68,6 +69,11 @@ class Disputes:
         come in windows.
         """
         return max(self.rules.set_aside_after // _GRACE_PART, 2 * self.rules.every)
+
+    @property
+    def _absence(self) -> int:
+        """Seconds for which a client that comes again and again may be away in between."""
+        return max(self.rules.set_aside_after // 2, 2 * self.rules.every)
 
     # -- what there is -----------------------------------------------------------------------------
 
@@ -245,7 +251,9 @@ class Disputes:
             if state.storage.rounds.opening(record.aggregation, client) is not None:
                 return
             with state.changing() as now:
-                if not state.storage.rounds.opened(record.aggregation):
+                opened = len(state.storage.rounds.opened(record.aggregation))
+                parts = len(self._parts(record))
+                if opened == 0 or 2 * opened <= parts < 2 * (opened + 1):
                     self._count_from(record, now)
                 sealed = state.vault.seal(
                     record.slot, bytes(data), _context(record.aggregation, client)
@@ -253,13 +261,17 @@ class Disputes:
                 state.storage.rounds.open(OpeningRecord(record.aggregation, client, sealed))
 
     def _count_from(self, record: DisputeRecord, now: int) -> None:
-        """The first one opens its part, and waits for the others from now on: before, nobody did,
-        be it that all were away.
+        """The first one opens its part, or so many that most have, and others are waited for from
+        now on: before, all or most may have been away.
         """
-        waiting = self._waiting(record)
-        self._state.storage.rounds.drop_attempts({record.aggregation})
+        waiting, table = self._waiting(record), self._state.storage.rounds
+        names = table.opened(record.aggregation)
+        openings = [table.opening(record.aggregation, name) for name in names]
+        table.drop_attempts({record.aggregation})
         self._await(record.aggregation, waiting.parts, now, waiting.exposed)
-        self._state.storage.rounds.dispute(record)
+        table.dispute(record)
+        for opening in filter(None, openings):
+            table.open(opening)
 
     def _known(self, aggregation: str) -> DisputeRecord | None:
         records = self._state.storage.rounds.disputes()
@@ -367,9 +379,11 @@ class Disputes:
             for waiting in self._overdue():
                 if waiting.disputed:
                     opened = self._state.storage.rounds.opened(waiting.aggregation)
-                    self._exclude(
-                        waiting, {client for client, _ in waiting.parts}.difference(opened)
-                    )
+                    # A liar that opens its part first must not exclude others that are away.
+                    if 2 * len(opened) > len(waiting.parts):
+                        self._exclude(
+                            waiting, {client for client, _ in waiting.parts}.difference(opened)
+                        )
 
     def exclude_absent(self, present: Collection[str], refused: Collection[str] = ()) -> None:
         """Go on without those that have not come, in time, to repeat a sum with those present, or
@@ -399,16 +413,18 @@ class Disputes:
             if not any(client in dict(waiting.parts) for waiting in self.waiting()):
                 return
             actor, now = state.actor(client, "client"), state.by_clock()
-            is_back = not actor.spoke <= now <= actor.spoke + self._grace
-            if not (joins or is_back or now > actor.spoke + self._grace // _GRACE_NOTES):
+            is_back = not actor.spoke <= now <= actor.spoke + self._absence
+            newest = actor.joined if joins else actor.spoke
+            if not is_back and newest <= now <= newest + self._grace // _GRACE_NOTES:
                 return
-            with state.changing():
-                changed = replace(
-                    actor,
-                    spoke=now,
-                    present=now if is_back else actor.present,
-                    joined=now if joins else actor.joined,
-                )
+            changed = replace(
+                actor,
+                spoke=now,
+                present=now if is_back else actor.present,
+                joined=now if joins else actor.joined,
+            )
+            # What cannot be noted delays exclusions, and nothing else.
+            with suppress(StoreError, OSError), state.changing():
                 state.storage.actors.put(changed)
 
     def exclude_silent(self, silent: Collection[str]) -> None:
@@ -440,7 +456,7 @@ class Disputes:
         return {
             actor.name
             for actor in self._state.storage.actors.all()
-            if 0 < actor.present <= now - self._grace and now - self._grace <= actor.spoke <= now
+            if 0 < actor.present <= now - self._grace and now - self._absence <= actor.spoke <= now
         }
 
     def _since(self, time: int) -> int:

@@ -223,6 +223,7 @@ class Requests:
             else sheet.sequence,
             header.sequence,
         )
+        self._require_free_number(offer)
         require_spec(state.spec, client_request)  # again: it may have been amended since
         if offer.message is None:
             raise RefusedError(
@@ -253,6 +254,22 @@ class Requests:
         sheet.deleted = (sheet.deleted | set(client_request.deleted)) - set(client_request.added)
         sheets[offer.client] = sheet
         return _Judged(offer, offer.message)
+
+    def _require_free_number(self, offer: Offer) -> None:
+        """Others may wait to be summed up with a client's part under this number: with another
+        request, it would use the number up, and they would wait for ever.
+        """
+        header = offer.request.header
+        if self._state.spec.aggregation is None or header.leave or header.reset:
+            return
+        part = (offer.client, header.sequence)
+        attempts = self._state.storage.rounds.attempts()
+        if any(part == (attempt.client, attempt.sequence) for attempt in attempts):
+            raise RefusedError(
+                "not-allowed",
+                f"others wait to be summed up with request {header.sequence} of {offer.client}, "
+                "which was masked: it takes part in a round with that one, or leaves",
+            )
 
     def _sheet(self, client: str) -> _Sheet:
         actor = self._state.actor(client)

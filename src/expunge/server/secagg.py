@@ -122,8 +122,8 @@ _NOT_OF_THIS_SUM = (
     "by its own clients alone, and takes turns with the changes of others"
 )
 _SILENT = (
-    "this round went on without this client, or without others that it must be summed up with: in "
-    "an earlier one, a client could not use the shares that it had dealt, and got no answer"
+    "this round went on without this client, or others that it must be summed up with: it dropped "
+    "out of the last one, or a client could not use the shares that it had dealt, and got no answer"
 )
 _UNMARKED = (
     "this round went on without this client: the log says that it was excluded from a sum, and its "
@@ -155,7 +155,7 @@ class _MaskedRound:
     deadline: float
     window: int | None = None  # the beginning of the window in which it is joined, on a schedule
     members: dict[str, Member] = field(default_factory=dict)  # by client; those that have joined
-    is_prolonged: bool = False  # by the time of a phase, so that a complaint can be answered
+    answer_by: float = math.inf  # until then complaints are answered, once there is one
     left_out: dict[str, str] = field(default_factory=dict)  # by client that had joined; why
 
 
@@ -192,6 +192,7 @@ class SecureAggregation:
         )  # clients that said that they start over, as a restored server asks
         # By client that has complained since it was in a sum: who did not answer it.
         self._unanswered: dict[str, frozenset[str]] = {}
+        self._dropped: frozenset[str] = frozenset()  # by whom the last round of changes was aborted
         self._culprits: frozenset[str] = (
             frozenset()
         )  # clients that made a sum irrecoverable, and are in no row that is summed up next
@@ -212,13 +213,19 @@ class SecureAggregation:
         """Take a client's message, and answer with the state of the round for it."""
         turn = read_turn(self._state, data)
         with self._lock:
-            self._conclusions.disputes.note_turn(turn.client)
+            self._note_turn(turn)
             self._conclusions.disputes.exclude_unopened()
             self._move()
             if turn.message is not None:
                 self._take(turn)
                 self._move()
             return self._standing(turn)
+
+    def _note_turn(self, turn: Turn) -> None:
+        """Who is in a round of changes has joined it, as long as it comes."""
+        current = self._round
+        joins = current is not None and current.everyone is None and turn.client in current.members
+        self._conclusions.disputes.note_turn(turn.client, joins=joins)
 
     def change_after(self, version: int) -> Future[None]:
         """Done as soon as anything has changed since that version."""
@@ -275,7 +282,7 @@ class SecureAggregation:
             current.collector.take(turn.message)
             if turn.client not in current.members:
                 current.members[turn.client], current.joined = member, self._clock()
-                self._conclusions.disputes.note_turn(turn.client, joins=True)
+                self._note_turn(turn)
         elif turn.kind == "complaint":
             self._take_complaint(current, turn.message)
         else:
@@ -288,18 +295,18 @@ class SecureAggregation:
             self._changed(wake=is_enough or is_about_shares)
 
     def _take_complaint(self, current: _MaskedRound, message: bytes | memoryview) -> None:
-        """A complaint must come in the time of a phase, and can be answered in that of another: so
-        whoever takes part has the time to answer.
+        """A complaint must come in the time of a phase, can be answered in that of another, and who
+        has complained can go on in that of a third: so all have the time for their part.
         """
-        prolonged_by = self._state.settings.phase_for
-        if current.is_prolonged and self._clock() >= current.deadline - prolonged_by:
+        phase_for = self._state.settings.phase_for
+        if self._clock() >= current.answer_by - phase_for:
             raise RefusedError(
                 "wrong-phase", "the complaint comes too late to be answered in this round"
             )
         current.collector.take(message)
-        if not current.is_prolonged:
-            current.is_prolonged = True
-            current.deadline += prolonged_by
+        if current.answer_by == math.inf:
+            current.answer_by = current.deadline + phase_for
+            current.deadline += 2 * phase_for
 
     def _require_honest(self, client: str) -> None:
         if client in self._culprits:
@@ -321,6 +328,9 @@ class SecureAggregation:
         """
         while (current := self._round) is not None:
             is_late = self._clock() >= current.deadline
+            if current.collector.phase == "masking" and self._clock() >= current.answer_by:
+                current.collector.end_complaints()
+                is_late = True  # for answers
             silent = current.collector.silent if is_late else frozenset[str]()
             try:
                 self._exclude_absent(current)
@@ -341,6 +351,7 @@ class SecureAggregation:
                 self._fail(current, problem.reason)
                 culprit = {problem.culprit} - {""} if isinstance(problem, Aborted) else set[str]()
                 self._culprits |= culprit
+                self._dropped |= silent if current.everyone is None else frozenset()
                 self._exclude_silent(current, silent | culprit)
             except BaseException as problem:
                 self._fail(
@@ -475,16 +486,18 @@ class SecureAggregation:
         )
 
     def _chosen(self, current: _MaskedRound) -> frozenset[Part]:
-        """The same, without those that left complaints of others unanswered. A sum that is repeated
-        stays as it is.
+        """The same, without those that left complaints of others unanswered, or dropped out of the
+        last round, which was aborted. A sum that is repeated stays as it is.
         """
         agreeable, gone = self._agreeable(current), self._gone
         rests = [remaining(attempt.parts, gone) for attempt in self._conclusions.attempted()]
         if agreeable in rests:
             return agreeable
+        owing = dict.fromkeys(current.members, self._dropped)
         return without_silent(
             agreeable,
-            self._unanswered,
+            {client: owed | owing.get(client, owed) for client, owed in self._unanswered.items()}
+            | {client: owed for client, owed in owing.items() if client not in self._unanswered},
             current.opening.round,
             fewest=self._rules.fewest,
             together=rests,
@@ -544,6 +557,7 @@ class SecureAggregation:
         self._tries = Counter({attempt: self._tries[attempt] for attempt in attempts})
         self._tries.update(repeated)
         silent = {client for client, _ in agreeable - parts}
+        self._dropped = frozenset()  # it has missed one, if others were enough
         others, unmarked = set(current.members) - chosen, dict(self._unmarked(current))
         current.collector.leave_out(others)
         for client in others:
@@ -885,6 +899,8 @@ class SecureAggregation:
                 return given_way
             return schedule.following(self._now()) - self._now()
         end = current.deadline
+        if current.collector.phase == "masking" and self._clock() < current.answer_by:
+            end = min(end, current.answer_by)
         if current.collector.phase == "joining":
             if (left := self._left_to_join(current)) is not None:
                 return max(0.0, left)
