@@ -493,15 +493,17 @@ class SecureAggregation:
         rests = [remaining(attempt.parts, gone) for attempt in self._conclusions.attempted()]
         if agreeable in rests:
             return agreeable
-        owing = dict.fromkeys(current.members, self._dropped)
+        exposed = self._exposed(current)
+        # If most have dropped out, it was not they that spoilt the round.
+        is_enough = len(remaining(agreeable - exposed, self._dropped)) >= self._rules.fewest
+        dropped = self._dropped if is_enough else frozenset[str]()
         return without_silent(
             agreeable,
-            {client: owed | owing.get(client, owed) for client, owed in self._unanswered.items()}
-            | {client: owed for client, owed in owing.items() if client not in self._unanswered},
+            {client: self._unanswered.get(client, dropped) | dropped for client, _ in agreeable},
             current.opening.round,
             fewest=self._rules.fewest,
             together=rests,
-            exposed=self._exposed(current),
+            exposed=exposed,
         )
 
     def _unmarked(self, current: _MaskedRound) -> frozenset[Part]:
