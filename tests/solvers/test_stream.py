@@ -299,7 +299,7 @@ def test_statistics_of_few_samples_of_a_class_are_judged_as_by_a_proof(
     """Samples that were added, and others: accepted or refused as `solve` does, with its heads."""
     draw = np.random.default_rng(seed)
     gamma = float(draw.choice([0.01, 1.0]))
-    spec = Spec(dim=int(draw.integers(2, 20)), labels=("a", "b"), gamma=gamma)
+    spec = Spec(dim=int(draw.integers(3, 20)), labels=("a", "b"), gamma=gamma)
     features, labels = drawn(spec, spectrum, 40, draw)
     ledger = Statistics.of(spec, features, labels, lost_columns="accept")
     solver = variant(spec, ledger)

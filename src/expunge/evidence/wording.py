@@ -193,7 +193,7 @@ def bound_by(binds: kinds.Bound, base: int | None = None) -> str:
             "By the digest of the ledger the server is bound to every integer of its sums: it can "
             "open the digest, as long as it has the salt, to these and to no others."
         )
-    place = "at an earlier place" if base is None else f"as it was at {number(base, 'entry')}"
+    place = "at an earlier place" if base is None else f"as they were after {number(base, 'entry')}"
     return (
         "By the digest of the ledger the server is bound to which samples are live, and to its "
         f"sums {place} of the log; to the sums after this change, by the changes that the log has "
