@@ -16,7 +16,7 @@ from expunge.client.round_policy import UnsafeRoundError
 from expunge.errors import RefusedError
 from expunge.exact import wide
 from expunge.secagg import Contribution, Participant, parcels
-from expunge.secagg.arbitration import parts_json
+from expunge.secagg.arbitration import parts_json, signed_json
 from expunge.secagg.keys import Secrets
 from expunge.secagg.messages import read_server_message
 from expunge.secagg.roster import Roster
@@ -47,6 +47,7 @@ class LyingServer:
     circle: Circle
     sums: list[tuple[frozenset[Part], wide.Wide]] = field(default_factory=list)
     rounds: list[dict[str, Any]] = field(default_factory=list)
+    sent: list[dict[str, list[str]]] = field(default_factory=list)  # what clients signed to send
 
     def unmask(self, opening: Any, sum_of: Contribution, members: Any) -> None:
         """In place of applying a sum."""
@@ -55,6 +56,7 @@ class LyingServer:
         assert collector is not None
         parts = frozenset(collector.included)
         self.sums.append((parts, sum_of.vector().copy()))
+        self.sent.append(signed_json(collector.records().masked))
         self.rounds.append(
             {
                 "aggregation": opening.round,

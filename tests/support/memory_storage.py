@@ -535,6 +535,11 @@ class _Rounds(_Table):
         for key in [key for key in self._write.openings if key[0] in aggregations]:
             del self._write.openings[key]
 
+    def set_back(self, clock: int) -> None:
+        self._write.attempts[:] = [
+            replace(one, clock=min(one.clock, clock)) for one in self._write.attempts
+        ]
+
     def disputes(self) -> list[DisputeRecord]:
         return list(self._read.disputes.values())
 

@@ -25,7 +25,7 @@ from expunge.evidence.receipt import member_of
 from expunge.kinds import Purpose, Stage
 from expunge.ridge.spec import Aggregation
 from expunge.secagg import Participant
-from expunge.secagg.arbitration import Verdict, parts_of
+from expunge.secagg.arbitration import Verdict, parts_of, verify_masked
 from expunge.secagg.keys import Context
 from expunge.secagg.plan import plan
 from expunge.secagg.roster import Roster, verify_agreements
@@ -375,10 +375,11 @@ class RoundPolicy:
 
     def _verify(self, entry: dict[str, Any], keys: Mapping[str, str]) -> None:
         """Raise EvidenceError unless a false sum was agreed to by those that the log says so of, a
-        quorum of its roster, and a verdict is the arbiter's.
+        quorum of its roster, and a verdict is the arbiter's, about clients that were in the round.
         """
         if entry["kind"] == "judged":
-            self._verdict(entry)
+            known = {name: PublicKey.from_text(key) for name, key in keys.items()}
+            verify_masked(entry.get("masked", {}), self._verdict(entry), known)
         elif entry["kind"] == "voided":
             verify_agreements(
                 Context(self._store.federation, entry["aggregation"], entry["roster"]),

@@ -244,17 +244,18 @@ def _barred(
     decisions: Sequence[dict[str, Any]],
     states: Mapping[str, kinds.PeerState],
 ) -> dict[str, kinds.PeerState]:
-    """Whom a verdict bars, of those that have signed a false sum which the log shows: nobody is
-    barred by a round that it never was in. FormatError if it is no verdict; who reads the log asks
-    for the signatures.
+    """Whom a verdict bars, of those that have signed a false sum which the log shows, or what they
+    sent for it: nobody is barred by a round that it never was in. FormatError if it is no verdict;
+    who reads the log asks for the signatures.
     """
     verdict = _VERDICT(Envelope.from_json(entry["verdict"], "verdict").unverified(), "a verdict")
     about = (entry["aggregation"], verdict["roster"])
     signers = {
-        name
+        member["client"]
         for one in decisions
         if one["kind"] == "voided" and (one["aggregation"], one["roster"]) == about
-        for name in one["agreed"]
+        for member in one["clients"]
+        if member["client"] in {*one["agreed"], *entry.get("masked", ())}
     }
     return {
         name: "barred"

@@ -331,6 +331,12 @@ SECOND_VERSIONS: dict[EntryKind, dict[str, schema.Check]] = {
         # the binding builds on. With "sums": null.
         "base": schema.or_null(schema.count),
     },
+    "judged": {
+        "version": schema.versions(2),
+        # Of those found false that had not agreed to the sum: header and signature of what they
+        # sent, in Base64
+        "masked": schema.mapping(schema.name, schema.lists(schema.string)),
+    },
     "audited": {
         "version": schema.versions(2),
         "current": schema.digest,  # of the ledger, as receipts named it when it was audited

@@ -202,9 +202,9 @@ class RoundRecords:
         """A JSON value; `from_json` is its inverse."""
         return {
             "deliveries": {name: _text(data) for name, data in self.deliveries.items()},
-            "masked": _signed_json(self.masked),
+            "masked": signed_json(self.masked),
             "roster": _text(self.roster),
-            "shares": _signed_json(self.shares),
+            "shares": signed_json(self.shares),
         }
 
     @classmethod
@@ -227,14 +227,35 @@ def _bytes(text: str) -> bytes:
     return canonical.binary(text, "a part of a dispute")
 
 
-def _signed_json(headers: Mapping[str, SignedHeader]) -> dict[str, list[str]]:
+def signed_json(headers: Mapping[str, SignedHeader]) -> dict[str, list[str]]:
+    """Signed headers by client, as a JSON value: header and signature in Base64."""
     return {name: [_text(signed.data), _text(signed.signature)] for name, signed in headers.items()}
 
 
 def _signed_of(value: Mapping[str, list[str]]) -> dict[str, SignedHeader]:
+    if any(len(pair) != 2 for pair in value.values()):
+        raise FormatError("a signed header of a round must be a header and a signature, got others")
     return {
         name: messages.SAID.signed(*(_bytes(text) for text in pair)) for name, pair in value.items()
     }
+
+
+def verify_masked(
+    value: Mapping[str, list[str]], verdict: Verdict, keys: Mapping[str, PublicKey]
+) -> None:
+    """Raise EvidenceError unless these clients have signed to have sent masked vectors in the round
+    and roster of a verdict, under the numbers that it names.
+    """
+    sequences = dict(verdict.parts)
+    for name, signed in _signed_of(value).items():
+        content = canonical.decode(signed.data, f"the header of the masked vector of {name}")
+        header = messages.CLIENT_MESSAGES["masked"](content, "the header of a masked vector")
+        about = (verdict.federation, verdict.aggregation, verdict.roster, sequences.get(name))
+        if name not in keys or (header["kind"], header["client"]) != ("masked", name):
+            raise EvidenceError(f"the log shows no masked vector of {name} with a verdict about it")
+        if about != tuple(header[key] for key in ("federation", "round", "roster", "sequence")):
+            raise EvidenceError(f"the log shows what {name} sent in another round than the verdict")
+        signed.verify(keys[name])
 
 
 _BY_NAME = schema.mapping(schema.name, schema.string)

@@ -27,6 +27,7 @@ from expunge.secagg.arbitration import (
     Verdict,
     parts_json,
     parts_of,
+    signed_json,
     spec_of_round,
 )
 from expunge.secagg.messages import read_client_message
@@ -50,8 +51,16 @@ class Waiting:
     aggregation: str
     parts: frozenset[Part]
     since: int
+    clock: int  # the same by the clock of then, which may have been behind
     disputed: bool
     exposed: frozenset[Part] = frozenset()  # when their clients were asked
+
+    def since_by(self, clock: int) -> int:
+        """Since when they wait, for whoever has this clock. If that is yet to come, the clock was
+        ahead before, or is behind now: nobody knows, so it is by the clock of then, until this one
+        has passed it.
+        """
+        return self.since if self.since <= clock else min(self.clock, clock)
 
 
 class Disputes:
@@ -61,7 +70,6 @@ class Disputes:
         self._state = state
         self._shown: set[Part] = set()  # a cache of the log, up to here:
         self._read = 0
-        self._noticed: int | None = None  # when the clock was first behind what was stamped
 
     @property
     def _grace(self) -> int:
@@ -95,6 +103,7 @@ class Disputes:
                 aggregation,
                 frozenset((one.client, one.sequence) for one in members),
                 members[0].since,
+                members[0].clock,
                 aggregation in disputed,
                 frozenset((one.client, one.sequence) for one in members if one.exposed),
             )
@@ -179,9 +188,9 @@ class Disputes:
             exposed = frozenset(part for part in parts if part[0] in records.exposed)
             if len(cut) > 1:
                 for index, row in enumerate(cut):
-                    self._await(_id_of(opening.round, str(index)), row, now, exposed)
+                    self.ask_for(_id_of(opening.round, str(index)), row, now, exposed)
                 return
-            self._await(opening.round, parts, now, exposed)
+            self.ask_for(opening.round, parts, now, exposed)
             (slot,) = state.vault.new()
             text = canonical.encode(records.to_json())
             state.storage.rounds.dispute(DisputeRecord(opening.round, reason, slot, text))
@@ -198,7 +207,7 @@ class Disputes:
             raise RefusedError("not-allowed", "this federation does not use secure aggregation")
         return rules
 
-    def _await(
+    def ask_for(
         self,
         aggregation: str,
         parts: Iterable[Part],
@@ -207,8 +216,12 @@ class Disputes:
         *,
         accepted: bool = False,
     ) -> None:
+        """Note, within a transaction, that the sum of these parts is asked for from now on, and
+        which of them hide nobody in it.
+        """
+        clock = self._state.by_clock()
         self._state.storage.rounds.attempt(
-            Attempt(aggregation, *part, now, int(accepted), int(part in exposed))
+            Attempt(aggregation, *part, now, int(accepted), int(part in exposed), clock)
             for part in sorted(parts)
         )
 
@@ -268,7 +281,7 @@ class Disputes:
         names = table.opened(record.aggregation)
         openings = [table.opening(record.aggregation, name) for name in names]
         table.drop_attempts({record.aggregation})
-        self._await(record.aggregation, waiting.parts, now, waiting.exposed)
+        self.ask_for(record.aggregation, waiting.parts, now, waiting.exposed)
         table.dispute(record)
         for opening in filter(None, openings):
             table.open(opening)
@@ -360,16 +373,38 @@ class Disputes:
                 f"the verdict finds nobody false, but the sum cannot be {what}: "
                 "it must name whose part is left out (expunge arbiter judge --false)",
             )
-        state.append("judged", now, aggregation=verdict.aggregation, verdict=envelope.to_json())
+        state.append(
+            "judged",
+            now,
+            aggregation=verdict.aggregation,
+            verdict=envelope.to_json(),
+            **self._masked_by(record, verdict.false),
+        )
         good = frozenset(part for part in parts if part[0] not in verdict.false)
         state.storage.rounds.drop_attempts({verdict.aggregation})
         following = _id_of(verdict.aggregation, "judged")
-        self._await(following, good, now, waiting.exposed, accepted=not verdict.false)
+        self.ask_for(following, good, now, waiting.exposed, accepted=not verdict.false)
         for name in verdict.false:
             actor = state.actor(name, "client")
             if actor.status != "gone":
                 state.storage.actors.put(replace(actor, status="barred"))
         return {"aggregation": verdict.aggregation, "false": dict(verdict.false)}
+
+    def _masked_by(self, record: DisputeRecord, false: Collection[str]) -> dict[str, Any]:
+        """For the entry of a verdict: what those found false have signed to have sent, as far as
+        they have not agreed to the sum. Otherwise clients would not know that they were in it.
+        """
+        agreed = {
+            name
+            for entry in self._entries("voided")
+            if entry["aggregation"] == record.aggregation
+            for name in entry["agreed"]
+        }
+        silent = sorted(set(false) - agreed)
+        if not silent:
+            return {}
+        masked = _records(record).masked
+        return {"version": 2, "masked": signed_json({name: masked[name] for name in silent})}
 
     # -- silence -----------------------------------------------------------------------------------
 
@@ -402,9 +437,9 @@ class Disputes:
         """
         now, actors = self._state.by_clock(), self._state.storage.actors.all()
         before = now - self.rules.set_aside_after
-        if self._since(waiting.since) + self.rules.set_aside_after <= before:
+        if waiting.since_by(now) + self.rules.set_aside_after <= before:
             return {actor.name for actor in actors if before < actor.joined <= now}
-        return {actor.name for actor in actors if (actor.seen or 0) > before}
+        return {actor.name for actor in actors if before < (actor.seen or 0) <= now}
 
     def note_turn(self, client: str, *, joins: bool = False) -> None:
         """A client whose sum waits speaks in a round, or joins one."""
@@ -439,16 +474,16 @@ class Disputes:
         """What has waited for longer than the rules allow, and for which some of its clients have
         come again and again: before, all or the server may have been away.
         """
-        now = self._state.by_clock()
-        if now >= self._state.now():
-            self._noticed = None
-        elif self._noticed is None or self._noticed > now:
-            self._noticed = now
+        now, waiting = self._state.by_clock(), self.waiting()
+        if any(one.clock > now for one in waiting):
+            # The clock was ahead. What cannot be noted delays exclusions, and nothing else.
+            with suppress(StoreError, OSError), self._state.changing():
+                self._state.storage.rounds.set_back(now)
         before, present = now - self.rules.set_aside_after, self._present(now)
         return [
             one
-            for one in self.waiting()
-            if 0 < self._since(one.since) <= before and not present.isdisjoint(dict(one.parts))
+            for one in waiting
+            if 0 < one.since_by(now) <= before and not present.isdisjoint(dict(one.parts))
         ]
 
     def _present(self, now: int) -> set[str]:
@@ -458,13 +493,6 @@ class Disputes:
             for actor in self._state.storage.actors.all()
             if 0 < actor.present <= now - self._grace and now - self._absence <= actor.spoke <= now
         }
-
-    def _since(self, time: int) -> int:
-        """A time that was noted. If it is yet to come, the clock was ahead then, or is behind now:
-        nobody knows, so it is when that was seen first, until the clock has passed it.
-        """
-        noticed, now = self._noticed, self._state.by_clock()
-        return time if time <= now else (now if noticed is None else noticed)
 
     def _was_false(self, parts: frozenset[Part]) -> bool:
         """Whether these are the parts of a false sum, or of a row of one."""
@@ -489,9 +517,9 @@ class Disputes:
             )
             self._drop(waiting.parts)
             rest = frozenset(part for part in waiting.parts if part[0] not in out)
-            self._await(_id_of(aggregation, "excluded"), rest, now, waiting.exposed)
+            self.ask_for(_id_of(aggregation, "excluded"), rest, now, waiting.exposed)
             for part in sorted(waiting.parts - rest):
-                self._await(_id_of(aggregation, part[0]), [part], now, {part})
+                self.ask_for(_id_of(aggregation, part[0]), [part], now, {part})
 
 
 def _id_of(aggregation: str, what: str) -> str:

@@ -126,8 +126,13 @@ _SILENT = (
     "out of the last one, or a client could not use the shares that it had dealt, and got no answer"
 )
 _UNMARKED = (
-    "this round went on without this client: the log says that it was excluded from a sum, and its "
-    "join did not. It says so once the time of the rules has passed by its own clock"
+    "this round goes on without this client: it was excluded from a sum, or said in an earlier "
+    "join that its part hides nobody, and this join did not say so. One that was excluded says so "
+    "once the time of the rules has passed by its own clock"
+)
+_MISMARKED = (
+    "this round goes on without this client: its join says that its part hides nobody, and nothing "
+    "in the log has made that so since it was last summed up"
 )
 
 
@@ -432,28 +437,13 @@ class SecureAggregation:
         """Those that others wait for, to repeat a sum, may not be away for ever."""
         is_joining = current.collector.phase == "joining" and current.everyone is None
         if is_joining and self._has_gathered(current):
-            self._conclusions.disputes.exclude_absent(set(current.members), self._culprits)
+            refused = self._culprits.union(self._odd(current))
+            self._conclusions.disputes.exclude_absent(set(current.members) - refused, refused)
 
     def _exclude_silent(self, current: _MaskedRound, silent: frozenset[str]) -> None:
-        """Nor may those that join it, and then leave it each time, or make it impossible: by false
-        marks, too, with which others refuse to be summed up.
-        """
+        """Nor may those that join it, and then leave it each time, or make it impossible."""
         if silent and current.everyone is None:
-            odd = self._wrongly_marked(current)
-            self._conclusions.disputes.exclude_silent(odd or silent)
-
-    def _wrongly_marked(self, current: _MaskedRound) -> frozenset[str]:
-        """Those that say, in a round that repeats a sum, that their part hides nobody, though it is
-        not few that are left of the sum. They lose nothing by being excluded: if it were so, their
-        part would be seen already.
-        """
-        shown, fewest = self._conclusions.disputes.shown(), self._rules.fewest
-        return frozenset(
-            client
-            for attempt in self._conclusions.attempted()
-            if not attempt.is_few(remaining(attempt.parts, self._gone), fewest)
-            for client, _ in attempt.parts & current.collector.exposed - attempt.exposed - shown
-        )
+            self._conclusions.disputes.exclude_silent(silent)
 
     def _note_unanswered(self, current: _MaskedRound) -> None:
         """Who drops out of a round, since others do not answer its complaint, is in the next ones
@@ -469,14 +459,14 @@ class SecureAggregation:
     def _agreeable(self, current: _MaskedRound) -> frozenset[Part]:
         """Those that joined and may be summed up together, after the sums that were asked for.
 
-        Who was excluded, and does not say in its join that it hides nobody, is not among them: few
-        that are left of its sum would refuse the round.
+        Who says other things in its join than is known of its part is not among them: clients of
+        its sum would refuse the round.
         """
         attempts = self._conclusions.attempted()
         attempts.sort(key=lambda attempt: self._tries[attempt.parts])
         joined = {(member.client, member.sequence) for member in current.members.values()}
         return choose(
-            joined - self._unmarked(current),
+            {part for part in joined if part[0] not in self._odd(current)},
             attempts,
             gone=self._gone,
             rules=self._rules,
@@ -506,9 +496,34 @@ class SecureAggregation:
             exposed=exposed,
         )
 
+    def _odd(self, current: _MaskedRound) -> dict[str, str]:
+        """The clients that say something else of their part, in their joins, than is known of it;
+        with the reason why the round goes on without them.
+
+        Law: an honest client is never among them for longer than until its clock has passed the
+        time of the rules. What hides nobody never hides anybody again; and what others were hidden
+        by does so until its client is excluded, or few are left of a sum with it.
+        """
+        return dict.fromkeys(dict(self._unmarked(current)), _UNMARKED) | dict.fromkeys(
+            dict(self._mismarked(current)), _MISMARKED
+        )
+
     def _unmarked(self, current: _MaskedRound) -> frozenset[Part]:
-        """The parts that were excluded, by the log, and are not so by the word of their clients."""
-        return self._conclusions.disputes.shown() - current.collector.exposed
+        """The parts that hide nobody, by the log or by what their clients said in sums that wait,
+        and of which they do not say so any more, or yet.
+        """
+        said = (attempt.exposed for attempt in self._conclusions.attempted())
+        return self._conclusions.disputes.shown().union(*said) - current.collector.exposed
+
+    def _mismarked(self, current: _MaskedRound) -> frozenset[Part]:
+        """The parts that hide nobody, by the word of their clients, and did when they were asked
+        for last; and of no sum with them few are left.
+        """
+        said, gone = current.collector.exposed - self._conclusions.disputes.shown(), self._gone
+        attempts, fewest = self._conclusions.attempted(), self._rules.fewest
+        hid = frozenset[Part]().union(*(one.parts - one.exposed for one in attempts))
+        few = (one.parts for one in attempts if one.is_few(remaining(one.parts, gone), fewest))
+        return (said & hid).difference(*few)
 
     def _exposed(self, current: _MaskedRound) -> frozenset[Part]:
         """The parts of a round that hide nobody: by the word of their clients, or by the log."""
@@ -519,11 +534,17 @@ class SecureAggregation:
         """Who takes part in no sum any more."""
         return frozenset(self._state.clients("gone", "barred"))
 
+    def _reason_left_out(self, current: _MaskedRound, client: str) -> str:
+        """Why a round goes on without a client, or would."""
+        if current.collector.phase == "joining" and current.everyone is None:
+            return self._odd(current).get(client, "")
+        return current.left_out.get(client, "")
+
     def _lacking(self, current: _MaskedRound) -> str:
         """Why those that joined wait, though they are enough: the clients of an aborted round."""
-        few, joined = self._rules.fewest, set(current.members)
         if current.collector.phase != "joining" or current.everyone is not None:
             return ""
+        few, joined = self._rules.fewest, set(current.members).difference(self._odd(current))
         if len(joined) < few or len(self._chosen(current)) >= few:
             return ""
         gone = self._gone
@@ -560,12 +581,13 @@ class SecureAggregation:
         self._tries.update(repeated)
         silent = {client for client, _ in agreeable - parts}
         self._dropped = frozenset()  # it has missed one, if others were enough
-        others, unmarked = set(current.members) - chosen, dict(self._unmarked(current))
+        others = set(current.members) - chosen
+        reasons = dict.fromkeys(others, _NOT_OF_THIS_SUM) | self._odd(current)
+        reasons |= dict.fromkeys(silent, _SILENT)
         current.collector.leave_out(others)
         for client in others:
             del current.members[client]
-            why = _UNMARKED if client in unmarked else _NOT_OF_THIS_SUM
-            current.left_out[client] = _SILENT if client in silent else why
+            current.left_out[client] = reasons[client]
 
     def _require_current(self, current: _MaskedRound) -> None:
         """Before anything is revealed: the round is still about what it was opened for."""
@@ -848,7 +870,8 @@ class SecureAggregation:
                 current_or_none,
                 collector.phase,
                 content=content,
-                reason=current_or_none.left_out.get(turn.client) or self._lacking(current_or_none),
+                reason=self._reason_left_out(current_or_none, turn.client)
+                or self._lacking(current_or_none),
             )
         receipt = self._conclusions.applied(turn.client, turn.sequence, aggregation)
         if receipt is not None:

@@ -29,7 +29,7 @@ from expunge.server.maintenance import Maintenance
 from expunge.server.orders import Orders
 from expunge.server.rules import require_next, require_standing
 from expunge.server.state import ServerState
-from expunge.server.storage.tables import Attempt, Membership
+from expunge.server.storage.tables import Membership
 from expunge.wire.messages import GramPart, Message
 from expunge.wire.schema import UNDISCLOSED, time_text
 
@@ -106,16 +106,7 @@ class Outcomes:
         parts = {(member.client, member.sequence) for member in members}
         with self._state.changing() as now:
             self.disputes.supersede(parts)
-            self._state.storage.rounds.attempt(
-                Attempt(
-                    opening.round,
-                    member.client,
-                    member.sequence,
-                    now,
-                    exposed=int((member.client, member.sequence) in exposed),
-                )
-                for member in members
-            )
+            self.disputes.ask_for(opening.round, parts, now, exposed)
 
     def attempted(self) -> list[AgreedSum]:
         """The sums that were to be agreed on, and still could be: the least often tried first.

@@ -264,8 +264,9 @@ class Service:
         the same.
         """
         try:
-            with self._state.changing() as now:
-                self._state.storage.actors.put(replace(self._state.actor(name), seen=now))
+            state = self._state
+            with state.changing():
+                state.storage.actors.put(replace(state.actor(name), seen=state.by_clock()))
         except (StoreError, OSError) as problem:
             self._report("the time of a sync could not be noted", problem)
 

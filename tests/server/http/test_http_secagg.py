@@ -278,7 +278,7 @@ def test_a_round_goes_on_without_one_that_does_not_come_back_and_the_next_has_it
         agent = place.agent("c3")
         circle.offered["c3", 1] = dict(circle.held["c3"])
         assert agent.sync().waiting  # it has joined, and does not wait
-        place.in_threads(["c0", "c1", "c2"], lambda one: one.sync())
+        place.in_threads(["c0", "c1", "c2"], _until_receipted)
         assert [member["client"] for member in circle.entries("aggregated")[0]["clients"]] == [
             "c0",
             "c1",
@@ -291,9 +291,12 @@ def test_a_round_goes_on_without_one_that_does_not_come_back_and_the_next_has_it
 
 
 def _until_receipted(agent: Agent) -> SyncResult:
-    """c3 learns first that the old round is over."""
-    done = agent.sync()
-    return done if done.receipts else agent.sync()
+    """Some learn first that an old round is over; on a busy machine a phase may be too short."""
+    for _ in range(20):
+        done = agent.sync()
+        if done.receipts:
+            break
+    return done
 
 
 def test_a_server_that_stops_does_not_wait_for_those_who_wait(

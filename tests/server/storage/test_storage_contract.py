@@ -170,8 +170,9 @@ CHANGES: dict[str, tuple[Callable[..., None], tuple[st.SearchStrategy[Any], ...]
     "rounds.rebuilt": (lambda s: s.rounds.rebuilt(), ()),
     "rounds.attempt": (
         lambda s, v: s.rounds.attempt(v),
-        (st.lists(st.builds(tables.Attempt, ids, names, small, small), max_size=3),),
+        (st.lists(st.builds(tables.Attempt, ids, names, small, small, clock=small), max_size=3),),
     ),
+    "rounds.set_back": (lambda s, v: s.rounds.set_back(v), (small,)),
     "rounds.drop_attempts": (lambda s, v: s.rounds.drop_attempts(v), (st.sets(ids),)),
     "rounds.dispute": (
         lambda s, v: s.rounds.dispute(v),
@@ -215,6 +216,7 @@ SAMPLES: dict[str, tuple[Any, ...]] = {  # one call of each method that changes 
     "rounds.rebuilt": (),
     "rounds.attempt": ([tables.Attempt("r", "ada", 1)],),
     "rounds.drop_attempts": (["r"],),
+    "rounds.set_back": (3,),
     "rounds.dispute": (tables.DisputeRecord("r", "impossible", 3, b"{}"),),
     "rounds.open": (tables.OpeningRecord("r", "ada", b"s"),),
 }

@@ -143,7 +143,7 @@ class _Federation(Collector):
         oldest, erased = state.storage.journal.oldest(), state.last_erased()
         yield _gauge("expunge_samples", "Samples retained in the ledger.", status["samples"])
         yield _gauges("expunge_clients", "Clients, by status.", "status", status["clients"])
-        silent = len(state.silent(now - _DAY))
+        silent = len(state.silent(state.by_clock() - _DAY))
         yield _gauge(
             "expunge_clients_silent", "Active clients that have not synced for a day.", silent
         )

@@ -192,4 +192,9 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE state ADD COLUMN binds TEXT NOT NULL DEFAULT 'sums';
     ALTER TABLE state ADD COLUMN basis BLOB NOT NULL DEFAULT x'';
     """,
+    """
+    -- How long others have waited for the clients of an attempt, by the clock, which may be behind what was stamped.
+    ALTER TABLE attempts ADD COLUMN clock INTEGER NOT NULL DEFAULT 0;
+    UPDATE attempts SET clock = since;
+    """,
 )

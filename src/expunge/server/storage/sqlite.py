@@ -477,6 +477,9 @@ class _Rounds:
                 [(aggregation,) for aggregation in aggregations],
             )
 
+    def set_back(self, clock: int) -> None:
+        self._database.run("UPDATE attempts SET clock = ? WHERE clock > ?", (clock, clock))
+
     def disputes(self) -> list[DisputeRecord]:
         return self._disputes.all("ORDER BY rowid")
 

@@ -204,6 +204,9 @@ class Attempt:
     since: int = 0
     accepted: int = 0  # 1 if by a verdict the sum may leave no head
     exposed: int = 0  # 1 if the part hid nobody when its client was asked
+    # `since` never goes back, and this is by the clock, which may have been behind then. If it was
+    # ahead, this is when that was seen first.
+    clock: int = 0
 
 
 @dataclass(frozen=True)
@@ -508,6 +511,9 @@ class RoundTable(Protocol):
 
     def drop_attempts(self, aggregations: Collection[str]) -> None:
         """Keep the attempts of these rounds no longer, nor what is in dispute about them."""
+
+    def set_back(self, clock: int) -> None:
+        """Attempts were noted at this time by the clock, if their `clock` is a later one."""
 
     def disputes(self) -> list[DisputeRecord]:
         """Every dispute, the oldest first."""
