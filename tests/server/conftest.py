@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,17 +14,36 @@ from support.federation import Clock, Federation, scratch
 from support.masked_round import Circle, settled, twin_of
 
 
-@pytest.fixture(scope="session")
-def founded() -> Iterator[Federation]:
-    """A federation with one client that has five samples: it is made once, and closed."""
+def made_once(
+    name: str, fill: Callable[[Federation], object], **options: Any
+) -> Iterator[Federation]:
+    """A federation for many tests, each of which takes a twin of it; it is closed."""
     place = scratch()
-    with (
-        seeds.apart("founded"),
-        Federation(place / "server", clock=Clock()) as federation,
-    ):
-        federation.enrol("clinic").send(federation.draw(5))
+    with seeds.apart(name), Federation(place / "server", **options) as federation:
+        fill(federation)
     yield federation
     shutil.rmtree(place)
+
+
+@pytest.fixture(scope="session")
+def founded() -> Iterator[Federation]:
+    """A federation with one client that has five samples."""
+
+    def fill(federation: Federation) -> None:
+        federation.enrol("clinic").send(federation.draw(5))
+
+    yield from made_once("founded", fill, clock=Clock())
+
+
+@pytest.fixture(scope="session")
+def two_kinds() -> Iterator[Federation]:
+    """A federation whose clients send rows and statistics."""
+
+    def fill(federation: Federation) -> None:
+        federation.enrol("clinic").send(federation.draw(6))
+        federation.enrol("lab").send(federation.draw(3), kind="gram")
+
+    yield from made_once("two kinds", fill)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ differs is named.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,8 @@ from support.samples import SPEC, Sample, statistics_of
 
 
 @pytest.fixture
-def federation(tmp_path: Path):
-    with Federation(tmp_path / "server") as federation:
-        federation.enrol("clinic").send(federation.draw(4))
-        federation.enrol("lab").send(federation.draw(3), kind="gram")
+def federation(two_kinds: Federation, tmp_path: Path) -> Iterator[Federation]:
+    with two_kinds.twin(tmp_path / "server") as federation:
         yield federation
 
 
@@ -54,10 +53,10 @@ def test_an_audit_of_honest_clients_finds_both_sums_equal(federation: Federation
         [],
         [],
     )
-    assert told["count"] == 7
+    assert told["count"] == 9
     (entry,) = federation.entries("audited")
     assert entry["ledger"] == entry["recomputed"]
-    assert (entry["result"], entry["count"], entry["clients"]) == ("equal", 7, ["clinic", "lab"])
+    assert (entry["result"], entry["count"], entry["clients"]) == ("equal", 9, ["clinic", "lab"])
     _, certificate = published_head.read(federation.service.head() or b"", federation.chain())
     assert certificate.audit == {
         "audit": audit,

@@ -4,7 +4,7 @@ sums of before; and what a server that lies gains by that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,8 @@ from support.samples import SPEC, commitments_of, statistics_of
 
 
 @pytest.fixture
-def federation(tmp_path: Path):
-    with Federation(tmp_path / "server") as federation:
-        federation.enrol("clinic").send(federation.draw(6))
-        federation.enrol("lab").send(federation.draw(3), kind="gram")
+def federation(two_kinds: Federation, tmp_path: Path) -> Iterator[Federation]:
+    with two_kinds.twin(tmp_path / "server") as federation:
         yield federation
 
 

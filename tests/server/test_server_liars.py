@@ -5,6 +5,7 @@ and can be undone.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +22,8 @@ TOLD = [Sample(np.array([FAR, -FAR, 0, 0]), 0)]  # of the same counts and square
 
 
 @pytest.fixture
-def federation(tmp_path: Path):
-    with Federation(tmp_path / "server") as federation:
-        federation.enrol("clinic").send(federation.draw(6))
-        federation.enrol("lab").send(federation.draw(3), kind="gram")
+def federation(two_kinds: Federation, tmp_path: Path) -> Iterator[Federation]:
+    with two_kinds.twin(tmp_path / "server") as federation:
         yield federation
 
 

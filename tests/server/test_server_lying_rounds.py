@@ -37,7 +37,7 @@ from server.test_server_disputes import (
     until_voided,
     verdict_on,
 )
-from support.lying_rounds import bad_parcels, lying_server, retold
+from support.lying_rounds import LyingServer, bad_parcels, lying_server, retold
 from support.masked_round import GATHER, PHASE, Circle
 
 TIME = "2026-01-01T00:00:00Z"
@@ -194,24 +194,31 @@ def test_nobody_is_barred_by_a_round_that_it_was_never_in(signed: bool) -> None:
         circle.everybody_adds()
         with lying_server(circle) as server:
             assert server.sum_of(*circle.names)
-            dispute = puppets_dispute(circle, "c0")
-            verdict = verdict_on(dispute, examine(dispute, ARBITER).false)
-            round_id = Roster.read(dispute.records.roster).opening.round
-            agreed = agreements(circle, dispute, circle.names[1:]) if signed else {}
-            server.voided(
-                dispute.parts,
-                aggregation=round_id,
-                roster=dispute.records.digest,
-                size=len(circle.names),
-                agreed=agreed,
-            )
-            server.log("judged", aggregation=round_id, verdict=verdict.to_json())
+            judged_of_puppets(server, "c0", circle.names[1:] if signed else [])
             if signed:
                 assert not server.sum_of(*circle.names[1:], passes=8)
             else:
                 with pytest.raises(EvidenceError, match="0 clients have agreed, and 4 must"):
                     server.sum_of(*circle.names[1:], passes=8)
             assert len(server.sums) == 1
+
+
+def judged_of_puppets(server: LyingServer, liar: str, signers: list[str], **judged: object) -> None:
+    """The log speaks of a round that never was, of the signatures of those that collude under its
+    sum, and of an honest arbiter's verdict about it.
+    """
+    circle = server.circle
+    dispute = puppets_dispute(circle, liar)
+    verdict = verdict_on(dispute, examine(dispute, ARBITER).false)
+    aggregation = Roster.read(dispute.records.roster).opening.round
+    server.voided(
+        dispute.parts,
+        aggregation=aggregation,
+        roster=dispute.records.digest,
+        size=len(circle.names),
+        agreed=agreements(circle, dispute, signers),
+    )
+    server.log("judged", aggregation=aggregation, verdict=verdict.to_json(), **judged)
 
 
 def agreements(circle: Circle, dispute: Dispute, names: list[str]) -> dict[str, str]:

@@ -17,7 +17,6 @@ from expunge.crypto import Envelope
 from expunge.errors import EvidenceError, FormatError
 from expunge.secagg import Participant
 from expunge.secagg.arbitration import Verdict, examine, verify_masked
-from expunge.secagg.roster import Roster
 from expunge.secagg.unmasking import Decision, rows
 from server.test_server_disputes import (
     ARBITER,
@@ -28,9 +27,8 @@ from server.test_server_disputes import (
     lying,
     negative,
     until_disputed,
-    verdict_on,
 )
-from server.test_server_lying_rounds import agreements, puppets_dispute
+from server.test_server_lying_rounds import judged_of_puppets
 from server.test_server_stalling import excluded, forget_one
 from server.test_server_turns import is_deleting
 from support.lying_rounds import lying_server
@@ -221,23 +219,8 @@ def test_nobody_is_barred_by_what_it_has_sent_elsewhere(lie: Callable[[Sent], Se
         circle.everybody_adds()
         with lying_server(circle) as server:
             assert server.sum_of(*circle.names)
-            dispute = puppets_dispute(circle, "c0")
-            verdict = verdict_on(dispute, examine(dispute, ARBITER).false)
-            aggregation = Roster.read(dispute.records.roster).opening.round
-            server.voided(
-                dispute.parts,
-                aggregation=aggregation,
-                roster=dispute.records.digest,
-                size=len(circle.names),
-                agreed=agreements(circle, dispute, circle.names[1:]),
-            )
-            server.log(
-                "judged",
-                aggregation=aggregation,
-                verdict=verdict.to_json(),
-                version=2,
-                masked=lie(server.sent[0]),
-            )
+            masked = lie(server.sent[0])
+            judged_of_puppets(server, "c0", circle.names[1:], version=2, masked=masked)
             with pytest.raises(
                 (EvidenceError, FormatError),
                 match=r"masked vector|another round|a header",
