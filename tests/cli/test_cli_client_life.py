@@ -246,6 +246,27 @@ def test_a_lost_vault_is_to_be_had_from_its_mirror(place: Federation) -> None:
     run("client", "sync", "--dir", folder)
 
 
+def test_a_mirror_that_is_away_is_told_and_stops_nobody(place: Federation) -> None:
+    mirror = place.path / "mirror"
+    folder = place.enrol("clinic-a", "--mirror", mirror)
+    mirror.rename(place.path / "unmounted")
+    told = run("client", "sync", "--dir", folder).stderr
+    assert "is left out (No such file or directory)" in told
+    assert "Put its disk back" in told
+    (place.path / "unmounted").rename(mirror)
+    assert "left out" not in run("client", "sync", "--dir", folder).stderr
+
+
+def test_a_flipped_bit_in_a_vault_costs_nothing_and_is_told(place: Federation) -> None:
+    folder = place.enrol("clinic-a")
+    vault = folder / "client.vault"
+    content = bytearray(vault.read_bytes())
+    content[40] ^= 4
+    vault.write_bytes(content)
+    assert "was damaged and has been put right" in run("client", "sync", "--dir", folder).stderr
+    assert "damaged" not in run("client", "sync", "--dir", folder).stderr
+
+
 def test_a_damaged_token_is_said_to_be_damaged(place: Federation) -> None:
     token = value("server", "token", "clinic-a", "--office", place.office)["token"]
     prefix, encoded = token.split(".")

@@ -204,7 +204,7 @@ class TestErasure:
             store.add(ids(3), features(3), [0, 1, 2], now=NOW)
             deliver(store, server := Server())
             content = (store.path / "client.vault").read_bytes()
-            keys = {slot: content[64 + 32 * slot : 96 + 32 * slot] for slot in live_slots(store)}
+            keys = {slot: content[512 + 36 * slot : 544 + 36 * slot] for slot in live_slots(store)}
             ((doomed,),) = rows_of(store, "SELECT slot FROM samples WHERE label = 1")
             store.forget(Selection(label="dog"))
             deliver(store, server)

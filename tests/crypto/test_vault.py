@@ -14,10 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from expunge.crypto import vault as module
-from expunge.crypto.vault import KEY_BYTES, Vault
+from expunge.crypto.vault import KEY_BYTES, SECTOR, SLOT_BYTES, Vault
 from expunge.errors import ShreddedError, StoreError
-
-START = 64
 
 
 @pytest.fixture
@@ -81,7 +79,7 @@ def test_the_lowest_empty_slots_are_reused(path: Path) -> None:
 def test_a_shredded_key_is_nowhere_in_the_file(path: Path) -> None:
     with Vault.create(path) as vault:
         vault.new(3)
-        key = path.read_bytes()[START + KEY_BYTES : START + 2 * KEY_BYTES]
+        key = path.read_bytes()[SECTOR + SLOT_BYTES : SECTOR + SLOT_BYTES + KEY_BYTES]
         sealed = vault.seal(1, b"secret", b"")
         vault.shred([1])
         assert key not in path.read_bytes()
@@ -142,7 +140,7 @@ def test_keep_only_shreds_the_rest(path: Path) -> None:
         assert vault.live() == {1, 4}
 
 
-@pytest.mark.parametrize("size", [0, 10, START - 1, START, START + 50, START + 128 * KEY_BYTES - 1])
+@pytest.mark.parametrize("size", [0, 10, 47, 60, SECTOR, SECTOR + 50, 9 * SECTOR - 1])
 def test_a_truncated_vault_is_refused(path: Path, size: int) -> None:
     with Vault.create(path) as vault:
         vault.new(100)
@@ -156,8 +154,8 @@ def test_other_files_and_other_versions_are_refused(path: Path, tmp_path: Path) 
         Vault.open(path)
     Vault.create(path).close()
     content = path.read_bytes()
-    path.write_bytes(content[:14] + b"\x02" + content[15:])
-    with pytest.raises(StoreError, match="version 2"):
+    path.write_bytes(content[:14] + b"\x05" + content[15:])
+    with pytest.raises(StoreError, match="version 5"):
         Vault.open(path)
     path.write_bytes(b"x" * 200)
     with pytest.raises(StoreError, match="are not a vault"):
@@ -219,7 +217,7 @@ class TestMirrors:
             vault.shred([0])
             added = vault.new(150)
             sealed = vault.seal(added[-1], b"text", b"")
-        old_key = copy.read_bytes()[START : START + KEY_BYTES]
+        old_key = copy.read_bytes()[SECTOR : SECTOR + KEY_BYTES]
         shutil.copy(copy, path if old == "vault" else mirror)
         with Vault.open(path, [mirror]) as vault:
             assert vault.unseal(added[-1], sealed, b"") == b"text"
@@ -233,7 +231,7 @@ class TestMirrors:
         with mirror.open(
             "r+b"
         ) as file:  # a key that was written to the mirror only, and that nothing refers to
-            file.seek(START + 7 * KEY_BYTES)
+            file.seek(SECTOR + 7 * SLOT_BYTES)
             file.write(b"k" * KEY_BYTES)
         with Vault.open(path, [mirror]) as vault:
             assert vault.live() == {0, 1, 2}
@@ -254,7 +252,7 @@ class TestMirrors:
         with Vault.open(path, [mirror]) as vault:
             assert vault.live() == set()
         assert path.read_bytes() == mirror.read_bytes()
-        assert not any(path.read_bytes()[START:])
+        assert not any(path.read_bytes()[SECTOR:])
 
     def test_a_mirror_of_another_vault_is_refused(self, path: Path, tmp_path: Path) -> None:
         Vault.create(path).close()
@@ -264,16 +262,41 @@ class TestMirrors:
             Vault.open(path, [tmp_path / "other"])
         assert (tmp_path / "other").read_bytes() == before
 
-    def test_a_missing_mirror_is_an_error_and_can_be_added(
+    def test_a_missing_mirror_is_a_warning_and_can_come_back(
+        self, path: Path, tmp_path: Path
+    ) -> None:
+        mirror, away = tmp_path / "m", tmp_path / "away"
+        with Vault.create(path, [mirror]) as vault:
+            vault.new(3)
+        mirror.rename(away)
+        with Vault.open(path, [mirror]) as vault:
+            (warning,) = vault.warnings
+            assert f"the mirror {mirror} of {path} is left out (No such file" in warning
+            vault.shred([1])
+        assert not mirror.exists()
+        away.rename(mirror)
+        with Vault.open(path, [mirror]) as vault:
+            assert vault.warnings == []
+            assert vault.live() == {0, 2}
+        assert path.read_bytes() == mirror.read_bytes()
+
+    def test_a_mirror_that_cannot_be_read_is_left_as_it_is(
         self, path: Path, tmp_path: Path
     ) -> None:
         mirror = tmp_path / "m"
         with Vault.create(path) as vault:
             vault.new(3)
+        mirror.write_bytes(b"precious" * 100)
+        with Vault.open(path, [mirror]) as vault:
+            assert "are not a vault" in vault.warnings[0]
+            vault.new(3)
+        assert mirror.read_bytes() == b"precious" * 100
+
+    def test_a_mirror_can_be_added(self, path: Path, tmp_path: Path) -> None:
+        mirror = tmp_path / "m"
+        with Vault.create(path) as vault:
+            vault.new(3)
             vault.shred([1])
-        with pytest.raises(StoreError, match="cannot be opened"):
-            Vault.open(path, [mirror])
-        with Vault.open(path) as vault:
             vault.add_mirror(mirror)
             vault.new(200)
         assert path.read_bytes() == mirror.read_bytes()

@@ -112,13 +112,17 @@ def recomputed(store: ClientStore, show: Bars) -> Callable[[int], None]:
 
 @contextmanager
 def store_at(folder: Path, *, old_copy: bool = False) -> Iterator[ClientStore]:
-    """A client's store; closed on exit.
+    """A client's store; closed on exit, when what was found wrong with its vault is told.
 
     An old copy, put back from a backup, drops what has been erased since.
     """
     require_client(folder)
     with ClientStore.open(folder, timeout=_connect.PATIENCE, restored=old_copy) as store:
-        yield store
+        try:
+            yield store
+        finally:
+            for warning in store.warnings:
+                Screen.current().note(warning)
 
 
 def unserved(store: ClientStore, at: str | None) -> Path | None:

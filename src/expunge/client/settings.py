@@ -109,6 +109,11 @@ class ClientSettings:
         return self._folder.path
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What was found damaged or missing of the store's vault, and has done no harm yet."""
+        return tuple(self._folder.vault.warnings)
+
+    @property
     def key(self) -> SigningKey:
         """The key that signs this client's requests."""
         return self._folder.key

@@ -11,13 +11,20 @@ Laws:
   called when nothing refers to the key. A crash in the middle of either, and a torn write, can only
   touch keys that nothing refers to: `keep_only` clears them away;
 - mirrors (copies on other disks) are written first, and every file counts its changes: at `open`
-  the file with the most changes is copied over the others. So an old copy of a vault does not bring
-  back what has been shredded since.
+  the file with the most changes counts, and the others are brought into step. So an old copy of a
+  vault does not bring back what has been shredded since;
+- one bit that has flipped costs no key, with or without a mirror: header and slots have checksums
+  by which it is found and put right. Of damage beyond that, a slot is taken from a file in which it
+  is whole; where files disagree, what was sealed under the slot decides. Nothing is written over a
+  key before its copy has been found whole.
 
-A file is magic, version, identity (16 bytes), number of slots and number of changes (8 bytes each,
-little-endian), then from byte 64 the slots; a slot of zeros is empty. Overwriting in place is as
-good as the disk beneath: on a file system that keeps snapshots, or on flash that remaps, keep the
-vault (and only the vault) on a device whose encryption key can be destroyed.
+A file of version 2 is magic, version, identity (16 bytes), number of slots and number of changes (8
+bytes each, little-endian) and the CRC-32 of all that (4 bytes); from byte 512 on, sectors of 512
+bytes, each with 14 slots of 36 bytes: a key and its CRC-32; a slot of zeros is empty. In version 1
+there were no checksums, and slots of 32 bytes from byte 64 on: such a file is brought up to date
+when it is opened. Overwriting in place is as good as the disk beneath: on a file system that keeps
+snapshots, or on flash that remaps, keep the vault (and only the vault) on a device whose encryption
+key can be destroyed.
 """
 
 from __future__ import annotations
@@ -28,7 +35,9 @@ import hmac
 import os
 import secrets
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from binascii import crc32
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -40,16 +49,66 @@ from expunge.frame import Format, pack, pieces
 from expunge.storage.files import sync_folder
 
 KEY_BYTES = 32
-_ERASED = bytes(KEY_BYTES)  # the content of a slot without a key
-_FORMAT = Format(
-    "a vault", b"expunge\0vault\0", "16sQQ", remedy="if there is a mirror of it, copy it here"
-)
-_START = 64  # of slot 0: every slot lies within one sector of the disk
-_GROWTH = 128  # slots added at a time, at the least
+SECTOR = 512  # every slot lies within one of the disk
+SLOT_BYTES = KEY_BYTES + 4
+SLOTS = SECTOR // SLOT_BYTES  # in a sector
+_EMPTY = bytes(SLOT_BYTES)  # the content of a slot without a key
+_REMEDY = "if there is a mirror of it, copy it here"
+_FORMAT = Format("a vault", b"expunge\0vault\0", "16sQQ", version=2, remedy=_REMEDY)
+_FIRST_FORMAT = Format("a vault", b"expunge\0vault\0", "16sQQ", remedy=_REMEDY)
+_FIRST_START = 64  # of slot 0, in version 1
+_GROWTH = 10 * SLOTS  # slots added at a time, at the least
 _SEALED_VERSION = b"\x01"
 _TAG_BYTES = 8
 _NONCE_BYTES = 12
 _OVERHEAD = len(_SEALED_VERSION) + _TAG_BYTES + _NONCE_BYTES + 16
+
+
+def _checked(data: bytes) -> bytes:
+    """With a checksum behind it."""
+    return data + pack("I", crc32(data))
+
+
+def _is_whole(checked: bytes) -> bool:
+    return pack("I", crc32(checked[:-4])) == checked[-4:]
+
+
+def _mended(checked: bytes) -> bytes | None:
+    """What has a right checksum and differs by one bit at most; None if nothing does.
+
+    Of bytes as few as these, no two with right checksums differ by fewer than four bits: what is
+    found is what was written, unless two bits or more have flipped.
+    """
+    if _is_whole(checked):
+        return checked
+    for place in range(8 * len(checked)):
+        flipped = bytearray(checked)
+        flipped[place // 8] ^= 1 << place % 8
+        if _is_whole(bytes(flipped)):
+            return bytes(flipped)
+    return None
+
+
+def _key_in(slot: bytes) -> bytes | None:
+    """The key in the bytes of a slot, as far as it can be told."""
+    mended = _mended(slot)
+    return None if mended is None else mended[:KEY_BYTES]
+
+
+def _place(slot: int) -> int:
+    """Where a slot begins, after the sector of the header."""
+    return slot // SLOTS * SECTOR + slot % SLOTS * SLOT_BYTES
+
+
+def _size(slots: int) -> int:
+    """How many bytes so many slots take, in whole sectors."""
+    return -(-slots // SLOTS) * SECTOR
+
+
+def _slots_of(body: bytes | bytearray) -> Iterator[bytes]:
+    """The bytes of every slot, in order."""
+    for sector in pieces(bytes(body), SECTOR):
+        yield from pieces(sector[: SLOTS * SLOT_BYTES], SLOT_BYTES)
 
 
 class VaultFile:
@@ -61,9 +120,11 @@ class VaultFile:
         self.identity = b""
         self.slots = 0
         self.changes = 0
+        self.version = 2
+        self.damaged = False  # as it was read, and as far as that was seen
 
     @classmethod
-    def create(cls, path: Path, identity: bytes, keys: bytes = b"", changes: int = 0) -> VaultFile:
+    def create(cls, path: Path, identity: bytes, body: bytes = b"", changes: int = 0) -> VaultFile:
         """A new file, durable; one that exists is refused."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -77,8 +138,8 @@ class VaultFile:
         file = cls(path, descriptor)
         file.identity = identity
         try:
-            file._put(bytes(_START), 0)
-            file.write(len(keys) // KEY_BYTES, [(0, keys)], changes)
+            file._put(bytes(SECTOR), 0)
+            file.write(len(body) // SECTOR * SLOTS, [(0, body)], changes)
             sync_folder(path.parent)
         except BaseException:
             file.close()
@@ -88,7 +149,7 @@ class VaultFile:
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool = False) -> tuple[VaultFile, bytearray]:
-        """A file that was made before, and the keys in it."""
+        """A file that was made before, and the sectors of its slots."""
         mode = os.O_RDONLY if read_only else os.O_RDWR
         try:
             descriptor = os.open(path, mode | os.O_CLOEXEC)
@@ -114,34 +175,83 @@ class VaultFile:
                 f"the vault {self.path} cannot be read: {problem.strerror}"
             ) from problem
         try:
-            (self.identity, self.slots, self.changes), _ = _FORMAT.open(content)
+            start, end = self._read_header(content)
         except FormatError as problem:
             raise StoreError(f"the vault {self.path} cannot be read: {problem}") from problem
-        end = _START + self.slots * KEY_BYTES
         if len(content) < end:
             raise StoreError(
                 f"the vault {self.path} is truncated: {self.slots} slots need {end} bytes, it has "
                 f"{len(content)}"
             )
+        if self.version == 1:
+            return self._first_slots(content[start:end], content[end:])
         if len(content) > end and not read_only:
             # A growth that was interrupted: nothing refers to what it left. (While another process
             # works on the file, it may be in progress.)
             os.ftruncate(self._descriptor, end)
-        return content[_START:end]
+        return content[start:end]
+
+    def _read_header(self, content: bytearray) -> tuple[int, int]:
+        """Take the header in; where the slots begin and end."""
+        header = bytes(content[: _FORMAT.size + 4])
+        mended = _mended(header)
+        if mended is None:
+            self.version = header[len(_FORMAT.magic)] if len(header) > len(_FORMAT.magic) else 1
+            fields, reader = (_FIRST_FORMAT if self.version == 1 else _FORMAT).open(content)
+            if self.version != 1:
+                reader.take(4, "the checksum")
+                raise FormatError(f"its header is damaged; {_REMEDY}")
+        else:
+            fields, _ = _FORMAT.open(mended)
+            self.damaged = mended != header
+        self.identity, self.slots, self.changes = fields
+        if self.version == 1:
+            return _FIRST_START, _FIRST_START + self.slots * KEY_BYTES
+        return SECTOR, SECTOR + _size(self.slots)
+
+    def _first_slots(self, keys: bytearray, rest: bytearray) -> bytearray:
+        """The sectors of slots that a file of version 1 would have by now."""
+        if any(rest):
+            raise StoreError(
+                f"the header of the vault {self.path} says that it has {self.slots} slots, and "
+                f"there are keys beyond: it is damaged; {_REMEDY}"
+            )
+        slots = [_checked(key) if any(key) else _EMPTY for key in pieces(bytes(keys), KEY_BYTES)]
+        sectors = (b"".join(some).ljust(SECTOR, b"\0") for some in _some(slots, SLOTS))
+        self.slots = -(-self.slots // SLOTS) * SLOTS
+        return bytearray(b"".join(sectors))
+
+    def renew(self, body: bytes, changes: int) -> None:
+        """In the place of a file of version 1, one of this version; the old one is overwritten."""
+        draft = self.path.with_name(f"{self.path.name}.new")
+        draft.unlink(missing_ok=True)  # of a renewal that was interrupted
+        fresh = VaultFile.create(draft, self.identity, body, changes)
+        old = self._descriptor
+        try:
+            size = os.fstat(old).st_size
+            draft.rename(self.path)
+            sync_folder(self.path.parent)
+            self._put(bytes(size), 0)
+            os.fsync(old)
+        finally:
+            os.close(old)
+            self._descriptor, self.version = fresh._descriptor, 2
+            self.slots, self.changes = fresh.slots, fresh.changes
 
     def write(self, slots: int, runs: Iterable[tuple[int, bytes]], changes: int) -> None:
-        """Write runs of keys and the header, durably; `slots` is the number of slots from now
-        on.
+        """Write runs of bytes, each at its place after the header, and the header, durably; `slots`
+        is the number of slots from now on.
         """
         try:
             if slots > self.slots:
                 # Zeros rather than a hole: that the disk is full is found out here, and not when a
                 # key must be overwritten.
-                self._put(bytes((slots - self.slots) * KEY_BYTES), _START + self.slots * KEY_BYTES)
+                size = _size(self.slots)
+                self._put(bytes(_size(slots) - size), SECTOR + size)
                 os.fsync(self._descriptor)
-            for slot, run in runs:
-                self._put(run, _START + slot * KEY_BYTES)
-            self._put(_FORMAT.begin(self.identity, slots, changes), 0)
+            for place, run in runs:
+                self._put(run, SECTOR + place)
+            self._put(_checked(_FORMAT.begin(self.identity, slots, changes)), 0)
             os.fsync(self._descriptor)
         except OSError as problem:
             raise StoreError(
@@ -161,21 +271,75 @@ class VaultFile:
         os.close(self._descriptor)
 
 
+def _some(items: Sequence[bytes], count: int) -> Iterator[Sequence[bytes]]:
+    """So many items at a time."""
+    return (items[start : start + count] for start in range(0, len(items), count))
+
+
+@dataclass
+class _Copy:
+    file: VaultFile
+    body: bytearray  # the sectors of its slots
+
+
+def _candidates(newest: Sequence[bytes], older: Sequence[bytes]) -> list[bytes]:
+    """The content of a slot, by the copies that count most changes; and if that is in doubt, all
+    that it may be.
+
+    A key goes before an empty slot: if nothing refers to it, it is cleared away. Older copies have
+    a say where all others are damaged.
+    """
+    whole = list(dict.fromkeys(filter(None, map(_mended, filter(any, newest)))))
+    if len(whole) == 1:
+        return whole
+    if whole:
+        return [whole[0], *whole]
+    if _EMPTY in newest:
+        return [_EMPTY]
+    return [newest[0], *dict.fromkeys(filter(None, map(_mended, filter(any, older))))]
+
+
+def _missing(path: Path, mirror: Path, problem: StoreError) -> str:
+    cause = problem.__cause__
+    why = cause.strerror if isinstance(cause, OSError) else problem
+    return (
+        f"the mirror {mirror} of {path} is left out ({why}): it does not protect the keys that are "
+        "made from now on, and those that are destroyed stay in it. Put its disk back, and it is "
+        f"brought into step; or copy {path} there while nothing uses it"
+    )
+
+
+def _put_right(path: Path, where: str = "") -> str:
+    return (
+        f"the vault {path} was damaged{where} and has been put right as far as that can be told: "
+        "look after the disk that it is on"
+    )
+
+
 class Vault:
     """Keys in slots, and what is sealed under them.
 
-    May be used from several threads; by one process at a time.
+    May be used from several threads; by one process at a time. `warnings` says what was found
+    damaged or missing and does no harm yet.
     """
 
-    def __init__(self, files: list[VaultFile], keys: bytearray) -> None:
+    def __init__(
+        self,
+        files: list[VaultFile],
+        body: bytearray,
+        doubtful: dict[int, list[bytes]] | None = None,
+        warnings: Sequence[str] = (),
+    ) -> None:
         self._files = files  # mirrors first, the vault itself last
-        self._keys = keys
+        self._body = body  # the sectors of all slots
+        self._doubtful = doubtful or {}  # by slot: the keys that it may hold
+        self.warnings = list(warnings)
         self._lock = threading.RLock()
         self._closed = False
         self._live: set[int] = set()
         self._free: list[int] = []  # sorted, hence a heap
-        for slot, key in enumerate(pieces(keys, KEY_BYTES)):
-            if key == _ERASED:
+        for slot, content in enumerate(_slots_of(body)):
+            if content == _EMPTY and slot not in self._doubtful:
                 self._free.append(slot)
             else:
                 self._live.add(slot)
@@ -199,34 +363,62 @@ class Vault:
 
     @classmethod
     def open(cls, path: Path, mirrors: Sequence[Path] = ()) -> Vault:
-        """The vault in a file, with its mirrors brought into step: the one that counts most changes
-        is copied over the others.
+        """The vault in a file, with its mirrors brought into step.
+
+        A mirror that is missing, or cannot be read, is a warning: the vault is whole without it.
         """
-        files: list[VaultFile] = []
-        contents: list[bytearray] = []
+        copies: list[_Copy] = []
+        warnings: list[str] = []
         try:
-            for file_path in (*mirrors, path):
-                file, keys = VaultFile.open(Path(file_path))
-                files.append(file)
-                contents.append(keys)
-            if any(file.identity != files[-1].identity for file in files):
+            for mirror in mirrors:
+                try:
+                    copies.append(_Copy(*VaultFile.open(Path(mirror))))
+                except StoreError as problem:
+                    warnings.append(_missing(Path(path), Path(mirror), problem))
+            copies.append(_Copy(*VaultFile.open(Path(path))))
+            if any(copy.file.identity != copies[-1].file.identity for copy in copies):
                 raise StoreError(
                     f"the mirrors of {path} are not all of this vault: "
-                    f"{', '.join(str(file.path) for file in files)}"
+                    f"{', '.join(str(copy.file.path) for copy in copies)}"
                 )
-            # On a tie the vault itself is taken: what differs was never referred to.
-            newest = max(reversed(range(len(files))), key=lambda index: files[index].changes)
-            keys, changes = contents[newest], files[newest].changes
-            slots = max(file.slots for file in files)
-            keys += bytes(slots * KEY_BYTES - len(keys))
-            for file, content in zip(files, contents, strict=True):
-                if content != keys or (file.slots, file.changes) != (slots, changes):
-                    file.write(slots, [(0, bytes(keys))], changes)
+            return cls._in_step(copies, warnings)
         except BaseException:
-            for file in files:
-                file.close()
+            for copy in copies:
+                copy.file.close()
             raise
-        return cls(files, keys)
+
+    @classmethod
+    def _in_step(cls, copies: list[_Copy], warnings: list[str]) -> Vault:
+        files = [copy.file for copy in copies]
+        changes, size = max(file.changes for file in files), max(len(copy.body) for copy in copies)
+        for copy in copies:
+            copy.body += bytes(size - len(copy.body))
+        newest = [copy for copy in reversed(copies) if copy.file.changes == changes]
+        doubtful = dict[int, list[bytes]]()
+        body = bytearray(newest[0].body)
+        if any(copy.body != body or copy.file.changes != changes for copy in copies):
+            slots = zip(*(_slots_of(copy.body) for copy in newest), strict=True)
+            older = [list(_slots_of(copy.body)) for copy in copies if copy not in newest]
+            for slot, contents in enumerate(slots):
+                for copy, content in zip(newest, contents, strict=True):
+                    copy.file.damaged |= content != _EMPTY and not _is_whole(content)
+                found, *others = _candidates(contents, [old[slot] for old in older])
+                body[_place(slot) : _place(slot) + SLOT_BYTES] = found
+                if others:
+                    doubtful[slot] = [content[:KEY_BYTES] for content in others]
+        count = size // SECTOR * SLOTS
+        for copy in copies:
+            content = bytearray(body)
+            for slot in doubtful:  # each keeps what it has, until it is known which is right
+                span = slice(_place(slot), _place(slot) + SLOT_BYTES)
+                content[span] = copy.body[span]
+            is_same = (copy.file.slots, copy.file.changes) == (count, changes)
+            if copy.file.version == 1:
+                copy.file.renew(bytes(content), changes)
+            elif copy.file.damaged or copy.body != content or not is_same:
+                copy.file.write(count, [(0, bytes(content))], changes)
+            warnings += [_put_right(copy.file.path)] if copy.file.damaged else []
+        return cls(files, body, doubtful, warnings)
 
     def add_mirror(self, path: Path) -> None:
         """Make one more mirror: a copy on another disk that is kept in step from now on, and named
@@ -236,7 +428,7 @@ class Vault:
             self._require_open()
             main = self._files[-1]
             self._files.insert(
-                0, VaultFile.create(Path(path), main.identity, bytes(self._keys), main.changes)
+                0, VaultFile.create(Path(path), main.identity, bytes(self._body), main.changes)
             )
 
     def new(self, count: int = 1) -> list[int]:
@@ -248,13 +440,13 @@ class Vault:
             if count < 1:
                 return []
             slots = [heapq.heappop(self._free) for _ in range(min(count, len(self._free)))]
-            have = len(self._keys) // KEY_BYTES
+            have = len(self._body) // SECTOR * SLOTS
             missing = count - len(slots)
             slots += range(have, have + missing)
-            grown = max(missing, _GROWTH, have // 8) if missing else 0
-            fresh = secrets.token_bytes(KEY_BYTES * len(slots))
+            grown = _size(max(missing, _GROWTH, have // 8)) // SECTOR * SLOTS if missing else 0
+            fresh = pieces(secrets.token_bytes(KEY_BYTES * len(slots)), KEY_BYTES)
             try:
-                self._write(have + grown, slots, fresh)
+                self._write(have + grown, dict(zip(slots, map(_checked, fresh), strict=True)))
             except BaseException:
                 for slot in slots[: len(slots) - missing]:
                     heapq.heappush(self._free, slot)
@@ -285,8 +477,9 @@ class Vault:
             raise StoreError(
                 f"what was sealed under slot {slot} is truncated or of another version"
             )
-        key = self._key(slot)
         tag, nonce, rest = sealed[1 : 1 + _TAG_BYTES], sealed[1 + _TAG_BYTES : 21], sealed[21:]
+        self._decide(slot, tag)
+        key = self._key(slot)
         if not hmac.compare_digest(tag, _key_tag(key)):
             raise ShreddedError(
                 f"slot {slot} holds another key by now: the one this was sealed under has been "
@@ -315,9 +508,10 @@ class Vault:
             gone = sorted(self._live.intersection(slots))
             if not gone:
                 return
-            self._write(len(self._keys) // KEY_BYTES, gone, bytes(KEY_BYTES * len(gone)))
+            self._write(len(self._body) // SECTOR * SLOTS, dict.fromkeys(gone, _EMPTY))
             self._live.difference_update(gone)
             for slot in gone:
+                self._doubtful.pop(slot, None)
                 heapq.heappush(self._free, slot)
 
     def keep_only(self, slots: Collection[int]) -> int:
@@ -338,7 +532,8 @@ class Vault:
             if self._closed:
                 return
             self._closed = True
-            self._keys[:] = bytes(len(self._keys))
+            self._body[:] = bytes(len(self._body))
+            self._doubtful.clear()
             for file in self._files:
                 file.close()
 
@@ -351,18 +546,18 @@ class Vault:
     def __repr__(self) -> str:
         return f"<Vault {self._files[-1].path}, {len(self._live)} keys>"
 
-    def _write(self, slots: int, changed: list[int], keys: bytes) -> None:
-        """Put `keys` into the slots `changed`, in every file, mirrors first.
+    def _write(self, slots: int, changed: Mapping[int, bytes]) -> None:
+        """Put content into slots, given in ascending order, in every file, mirrors first.
 
         A failure leaves memory as it was, fit for use.
         """
-        runs = list(_runs(changed, keys))
+        runs = list(_runs(changed))
         changes = max(file.changes for file in self._files) + 1
         for file in self._files:
             file.write(slots, runs, changes)
-        self._keys += bytes(slots * KEY_BYTES - len(self._keys))
-        for slot, run in runs:
-            self._keys[slot * KEY_BYTES : slot * KEY_BYTES + len(run)] = run
+        self._body += bytes(_size(slots) - len(self._body))
+        for place, run in runs:
+            self._body[place : place + len(run)] = run
 
     def _key(self, slot: int) -> bytes:
         with self._lock:
@@ -371,7 +566,33 @@ class Vault:
                 raise ShreddedError(
                     f"slot {slot} is empty: its key has been destroyed, and what it sealed is gone"
                 )
-            return bytes(self._keys[slot * KEY_BYTES : (slot + 1) * KEY_BYTES])
+            content = bytes(self._body[_place(slot) : _place(slot) + SLOT_BYTES])
+            mended = None if slot in self._doubtful else _mended(content)
+            if mended is None:
+                raise StoreError(
+                    f"the key in slot {slot} of the vault {self._files[-1].path} is damaged, and "
+                    "its mirrors do not tell what it was: what it sealed cannot be read. Put back "
+                    "a whole copy of the vault that is as new as this one, if there is one"
+                )
+            if mended != content:
+                self._keep(slot, mended)
+            return mended[:KEY_BYTES]
+
+    def _decide(self, slot: int, tag: bytes) -> None:
+        """Which key a slot holds, if copies of the vault disagree: the one that something was
+        sealed under, by the tag of it.
+        """
+        with self._lock:
+            for key in self._doubtful.get(slot, ()):
+                if hmac.compare_digest(tag, _key_tag(key)):
+                    self._keep(slot, _checked(key))
+                    del self._doubtful[slot]
+                    return
+
+    def _keep(self, slot: int, content: bytes) -> None:
+        """Keep what a damaged slot was found to hold, in every file."""
+        self.warnings.append(_put_right(self._files[-1].path, f", in slot {slot},"))
+        self._write(len(self._body) // SECTOR * SLOTS, {slot: content})
 
     def _require_open(self) -> None:
         if self._closed:
@@ -386,15 +607,19 @@ class ReadOnlyVault(Vault):
     """
 
     def __init__(self, path: Path) -> None:
-        file, keys = VaultFile.open(path, read_only=True)
-        super().__init__([file], keys)
+        file, body = VaultFile.open(path, read_only=True)
+        super().__init__([file], body)
 
     def add_mirror(self, path: Path) -> NoReturn:  # noqa: ARG002 - as a vault has it
         """Refused."""
         self._refuse()
 
-    def _write(self, slots: int, changed: list[int], keys: bytes) -> NoReturn:  # noqa: ARG002 - as a vault has it
+    def _write(self, slots: int, changed: Mapping[int, bytes]) -> NoReturn:  # noqa: ARG002 - as a vault has it
         self._refuse()
+
+    def _keep(self, slot: int, content: bytes) -> None:
+        """In memory alone: whoever works on the vault puts it right in the file."""
+        self._body[_place(slot) : _place(slot) + SLOT_BYTES] = content
 
     def _refuse(self) -> NoReturn:
         raise StoreError(
@@ -403,16 +628,21 @@ class ReadOnlyVault(Vault):
         )
 
 
-def _runs(slots: list[int], keys: bytes) -> Iterable[tuple[int, bytes]]:
-    """Neighbouring slots together, each run with its keys: few writes instead of many.
+def _runs(changed: Mapping[int, bytes]) -> Iterator[tuple[int, bytes]]:
+    """Neighbouring slots together, each run with its place: few writes instead of many.
 
-    `slots` are ascending.
+    What is between the slots of two sectors is zeros.
     """
-    start = 0
-    for index in range(1, len(slots) + 1):
-        if index == len(slots) or slots[index] != slots[index - 1] + 1:
-            yield slots[start], keys[start * KEY_BYTES : index * KEY_BYTES]
-            start = index
+    first, last, run = 0, -2, bytearray()
+    for slot, content in changed.items():
+        if slot != last + 1:
+            if run:
+                yield first, bytes(run)
+            first, run = _place(slot), bytearray()
+        run += bytes(_place(slot) - first - len(run)) + content
+        last = slot
+    if run:
+        yield first, bytes(run)
 
 
 def _key_tag(key: bytes) -> bytes:

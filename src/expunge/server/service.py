@@ -103,6 +103,8 @@ class Service:
         begin by `schedule`, or by `clock` if that is not given.
         """
         folder = ServerFolder.open(path, mirrors, hook, timeout, storage)
+        for warning in folder.vault.warnings:
+            report(warning, None)
         try:
             return cls(
                 folder,
