@@ -490,13 +490,16 @@ class Contributor:
             )
         elif state.phase == "masking":
             self._policy.require_roster(participant)
-            message = participant.on_deliveries(state.content, vector())
+            masked = vector()
+            self._policy.require_unchanged(participant)  # as it was when the vector was made
+            message = participant.on_deliveries(state.content, masked)
             if participant.opening.purpose == "change":
                 self._policy.masked(participant, first=not self.is_bound(participant.sequence))
                 self._store.remember({_MASKED: str(participant.sequence)})
                 self._outbox.doubt(participant.sequence)
         elif state.phase == "agreeing":
             message = participant.on_survivors(state.content)
+            self._policy.require_unchanged(participant)
             self._policy.require_all(participant)
             self._policy.require_one_sum(participant)
         else:
@@ -527,6 +530,11 @@ class Contributor:
         newest = self._trust.follow(receipt.checkpoint)
         with self._outbox.turn:
             composed, newest_state = self._outbox.composed(), self._participant()
+            if newest_state is not None and newest_state.opening != participant.opening:
+                return RoundPending(
+                    "another agent on this store is in another round, as this one was said to be "
+                    "over: sync again when that is"
+                )
             if (
                 composed is not None and composed.sequence == receipt.sequence
             ):  # or another agent has settled it meanwhile

@@ -195,10 +195,12 @@ def rejoin(store: ClientStore, token: Token, carrier: Carrier, address: str) -> 
             f"the token is for {token.role} {token.name}, the store is that of client {store.name}"
         )
     spec = federation_spec(token.server, carrier)
-    if spec.data_digest != store.spec.data_digest or not spec.grows_from(store.spec):
+    try:
+        spec.require_amends(store.spec)
+    except SpecMismatchError as problem:
         raise SpecMismatchError(
-            f"the rebuilt server has another spec than this client: {store.spec.difference(spec)}"
-        )
+            f"the rebuilt server has another spec than this client: {problem}"
+        ) from problem
     token.redeem(
         store.key, carrier, spec=store.spec.data_digest, signer=lambda _: token.server, undo=None
     )

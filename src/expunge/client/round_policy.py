@@ -96,6 +96,11 @@ class RoundPolicy:
         if participant.opening.purpose != "change" or not names <= set(peers.keys):
             self._follow_log()
             peers = self._peers()
+        if peers.spec != self._store.spec.digest:
+            raise UnsafeRoundError(
+                "the log shows another spec than the one that this client has from the server, and "
+                "the rules of rounds with it: sync again. If that does not help, ask the operator"
+            )
         if peers.applied.get(self._store.name, 0) > self._store.sequence:
             raise UnsafeRoundError(
                 f"the log shows that request {peers.applied[self._store.name]} of this client has "
@@ -173,6 +178,23 @@ class RoundPolicy:
                     f"{', '.join(sorted(missing)[:5])} dropped out of a round that needs all "
                     "clients"
                 )
+
+    def require_unchanged(self, participant: Participant) -> None:
+        """Go on only with what the round was joined for: under its labels, so that entries of the
+        vector mean the same in every sum; and in an audit or a rebuild, while this client has no
+        other number, which was compared with the others'.
+        """
+        if participant.opening.labels_digest != self._store.spec.labels_digest:
+            raise UnsafeRoundError(
+                "the labels were amended since this client joined the round, and a sum under the "
+                "new ones could be subtracted: it masks nothing in it, and joins the next one"
+            )
+        if participant.opening.purpose != "change" and participant.sequence != self._store.sequence:
+            raise UnsafeRoundError(
+                f"this client has changed something since it joined "
+                f"{with_article(participant.opening.purpose)}, and the sum would show that: it "
+                "masks nothing in it, and joins the next one"
+            )
 
     def require_roster(self, participant: Participant) -> None:
         """Mask in no round whose sum this client could not agree to: it need not be asked."""

@@ -191,10 +191,12 @@ class ClientSettings:
         SpecMismatchError
             The amended spec is not this client's spec with allowed changes.
         """
-        if not spec.grows_from(self._spec):
+        try:
+            spec.require_amends(self._spec)
+        except SpecMismatchError as problem:
             raise SpecMismatchError(
-                f"the amended spec does not go on from this client's: {self._spec.difference(spec)}"
-            )
+                f"the amended spec does not go on from this client's, which stays: {problem}"
+            ) from problem
         with self._database.transaction() as changes:
             changes.run("UPDATE settings SET value = ? WHERE name = 'spec'", (spec_text(spec),))
             changes.run_many(_APPEND, [("amendment", envelope) for envelope in envelopes])

@@ -35,6 +35,7 @@ from expunge.errors import (
     InputError,
     ProtocolError,
     RefusedError,
+    SpecMismatchError,
     StoreError,
 )
 from expunge.evidence import Receipt
@@ -312,7 +313,12 @@ class Updates:
                 "taken on. If the server was restored from a backup made before an amendment, its "
                 "operator must make the same amendment again; then sync"
             )
-        store.amend(spec, [data for data, _ in amendments[starts[-1] :]])
+        try:
+            store.amend(spec, [data for data, _ in amendments[starts[-1] :]])
+        except SpecMismatchError as problem:
+            raise EvidenceError(
+                f"the server asks for what no operator may amend: {problem}"
+            ) from problem
         if store.message not in spec.messages and "gram" in spec.messages:
             store.choose("gram")  # which shows the server no more than before
 

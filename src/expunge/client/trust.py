@@ -50,11 +50,12 @@ _PEERS_CHECK = schema.objects(
         "frontier": lambda value, _: value,
         "keys": _KEYS_CHECK,
         "restored": schema.string,
+        "spec": schema.string,
         "states": schema.mapping(schema.name, schema.one_of(*kinds.PEER_STATES)),
         "version": schema.count,
     }
 )
-_PEERS_VERSION = 2  # version 1, which did not say so, left out requests without a round
+_PEERS_VERSION = 3  # version 1, which did not say so, left out requests without a round; 2 the spec
 
 Entries = Callable[[int, int], list[bytes]]
 Verify = Callable[[dict[str, Any], Mapping[str, str]], None]
@@ -70,6 +71,7 @@ class Peers:
     decisions: tuple[dict[str, Any], ...] = ()  # entries about sums that were not applied
     applied: Mapping[str, int] = field(default_factory=dict)  # name to the last number used up
     restored: str = ""  # SHA-256 of the last entry that says that the server was
+    spec: str = ""  # digest of the federation's, as amended
 
     @property
     def active(self) -> frozenset[str]:
@@ -134,9 +136,10 @@ class Peers:
     def _after(self, entries: list[bytes], read: list[dict[str, Any]]) -> Peers:
         """The peers after these entries; those about sums that were not applied are also `read`."""
         keys, states, decisions = dict(self.keys), dict(self.states), list(self.decisions)
-        applied, restored = dict(self.applied), self.restored
+        applied, restored, spec = dict(self.applied), self.restored, self.spec
         for data in entries:
             entry = read_entry(data)
+            spec = _spec_after(entry, spec)
             _learn(entry, keys, states)
             if entry["kind"] == "judged":
                 states |= _barred(entry, decisions, states)
@@ -150,7 +153,7 @@ class Peers:
                 decisions.append(entry)
                 read.append(entry)
         frontier = self.frontier.extended(entries)
-        return Peers(frontier, keys, states, tuple(decisions), applied, restored)
+        return Peers(frontier, keys, states, tuple(decisions), applied, restored, spec)
 
     def to_text(self) -> str:
         """For the store."""
@@ -160,6 +163,7 @@ class Peers:
             "frontier": self.frontier.to_json(),
             "keys": dict(self.keys),
             "restored": self.restored,
+            "spec": self.spec,
             "states": dict(self.states),
             "version": _PEERS_VERSION,
         }
@@ -185,7 +189,24 @@ def _peers_of(text: str) -> Peers:
         tuple(parts["decisions"]),
         parts["applied"],
         parts["restored"],
+        parts["spec"],
     )
+
+
+def _spec_after(entry: dict[str, Any], spec: str) -> str:
+    """The digest of the federation's spec after an entry; EvidenceError unless amendments follow
+    one another.
+    """
+    if entry["kind"] == "founded":
+        return str(entry["spec"])
+    if entry["kind"] == "amended":
+        if entry["spec_before"] != spec:
+            raise EvidenceError(
+                "the log shows an amendment of another spec than the one before: keep away from "
+                "this server, and ask its operator"
+            )
+        return str(entry["spec_after"])
+    return spec
 
 
 def _learn(entry: dict[str, Any], keys: dict[str, str], states: dict[str, kinds.PeerState]) -> None:

@@ -226,6 +226,7 @@ _MOST_FEWEST_SAMPLES = 1 << 20
 _SHOWING = {"factor", "rows"}  # messages that show single samples
 _LATTICE_SAMPLES = 1024  # from whose sum lattice reduction recovers none
 _VERSION = 1
+AMENDABLE = ("gamma", "labels", "messages", "publication_bits")  # labels are appended
 
 
 def recommended_fewest_samples(width: int) -> int:
@@ -621,6 +622,41 @@ class Spec:
             len(other.lineage) <= len(self.lineage)
             and self.lineage[len(other.lineage) - 1] == other.labels_digest
         )
+
+    def require_amends(self, other: Spec) -> None:
+        """Refuse to be taken for an amended `other`, unless only what may be amended differs:
+        gamma, publication bits, messages, and labels that were appended.
+
+        Parameters
+        ----------
+        other : Spec
+            The spec that was amended.
+
+        Raises
+        ------
+        SpecMismatchError
+            Something else differs; or secure aggregation would begin or end, or exact arithmetic
+            would.
+        """
+        if not self.grows_from(other):
+            raise SpecMismatchError(
+                f"labels may be appended, never dropped or reordered: {other.difference(self)}"
+            )
+        if self.is_exact != other.is_exact:
+            raise SpecMismatchError(
+                "a federation cannot change between exact and float64 arithmetic: found another"
+            )
+        if self.is_masked != other.is_masked:
+            raise SpecMismatchError(
+                "a federation cannot begin or end secure aggregation: found another"
+            )
+        before, after = other.to_dict(), self.to_dict()
+        fixed = sorted({*before, *after} - set(AMENDABLE))
+        changed = [name for name in fixed if before.get(name) != after.get(name)]
+        if changed:
+            raise SpecMismatchError(
+                f"an amendment can change {', '.join(AMENDABLE)}, not {', '.join(changed)}"
+            )
 
     def require_same_data(self, other: Spec, doing: str) -> None:
         """Raise unless statistics of the two specs can be added.

@@ -17,11 +17,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
-from expunge.errors import ExpungeError, FormatError, RefusedError
+from expunge.errors import ExpungeError, FormatError, RefusedError, SpecMismatchError
 from expunge.evidence.log import read_entry
 from expunge.evidence.rotation import rotate
 from expunge.kinds import CLIENT_STATUSES, Role
-from expunge.ridge.spec import Spec
+from expunge.ridge.spec import AMENDABLE, Spec
 from expunge.server.audits import Audits
 from expunge.server.backup import write_backup
 from expunge.server.bundles import bundle
@@ -461,28 +461,18 @@ def _amended(spec: Spec, given: dict[str, Any]) -> Spec:
     """The spec with what an operator may change: gamma, publication bits, messages; labels may be
     appended.
     """
-    allowed = {"gamma", "labels", "messages", "publication_bits"}
-    if not set(given) <= allowed:
+    others = sorted(set(given) - set(AMENDABLE))
+    if others:
         raise RefusedError(
             "malformed",
-            f"an amendment can change {sorted(allowed)}, not {sorted(set(given) - allowed)}",
+            f"an amendment can change {', '.join(AMENDABLE)}, not {', '.join(others)}",
         )
     try:
         after = Spec.from_dict({**spec.to_dict(), **given})
     except ExpungeError as problem:
         raise RefusedError("malformed", f"the amended spec cannot be: {problem}") from problem
-    if not after.grows_from(spec):
-        raise RefusedError(
-            "malformed",
-            f"labels may be appended, never dropped or reordered: {spec.difference(after)}",
-        )
-    if after.is_exact != spec.is_exact:
-        raise RefusedError(
-            "malformed",
-            "a federation cannot change between exact and float64 arithmetic: found another",
-        )
-    if after.is_masked != spec.is_masked:
-        raise RefusedError(
-            "malformed", "a federation cannot begin or end secure aggregation: found another"
-        )
+    try:
+        after.require_amends(spec)
+    except SpecMismatchError as problem:
+        raise RefusedError("malformed", str(problem)) from problem
     return after
