@@ -71,6 +71,36 @@ def test_requests_without_a_round_use_up_numbers_too() -> None:
     assert Peers.from_text(canonical.encode(older).decode()) == Peers(keys=read(log).keys)
 
 
+def founded(spec: str) -> bytes:
+    key = SigningKey(bytes(32)).public
+    return make_entry(
+        "founded",
+        TIME,
+        federation="f" * 32,
+        key=key.text,
+        server=key.id,
+        solver="woodbury",
+        spec=spec,
+    )
+
+
+def amended(before: str, after: str) -> bytes:
+    changed = {"spec_before": before, "spec_after": after, "ledger": D, "head": ""}
+    return make_entry("amended", TIME, actor="operator", **changed)
+
+
+def test_the_spec_is_what_the_log_shows_and_amendments_follow_one_another() -> None:
+    first, second, third = ("1" * 64, "2" * 64, "3" * 64)
+    log = [founded(first), enrolled("a"), amended(first, second), amended(second, third)]
+    known = read(log[:2])
+    assert known.spec == first
+    assert Peers.from_text(known.to_text()) == known
+    assert read(log, known).spec == read(log).spec == third
+    for wrong in (amended(first, third), amended(third, first)):
+        with pytest.raises(EvidenceError, match="amendment of another spec than the one before"):
+            read([*log[:3], wrong])
+
+
 def test_all_clients_are_learnt_and_nobody_else() -> None:
     peers = read(
         [

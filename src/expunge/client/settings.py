@@ -10,7 +10,7 @@ from pathlib import Path
 
 from expunge.client.folder import ClientFolder, exclusive, put_settings
 from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
-from expunge.errors import InputError, SpecMismatchError, StoreError
+from expunge.errors import InputError, StoreError
 from expunge.evidence import KeyChain
 from expunge.kinds import MESSAGES, MessageKind
 from expunge.ridge.spec import Spec
@@ -191,12 +191,7 @@ class ClientSettings:
         SpecMismatchError
             The amended spec is not this client's spec with allowed changes.
         """
-        try:
-            spec.require_amends(self._spec)
-        except SpecMismatchError as problem:
-            raise SpecMismatchError(
-                f"the amended spec does not go on from this client's, which stays: {problem}"
-            ) from problem
+        spec.require_amends(self._spec)
         with self._database.transaction() as changes:
             changes.run("UPDATE settings SET value = ? WHERE name = 'spec'", (spec_text(spec),))
             changes.run_many(_APPEND, [("amendment", envelope) for envelope in envelopes])

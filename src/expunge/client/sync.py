@@ -317,7 +317,8 @@ class Updates:
             store.amend(spec, [data for data, _ in amendments[starts[-1] :]])
         except SpecMismatchError as problem:
             raise EvidenceError(
-                f"the server asks for what no operator may amend: {problem}"
+                "the server asks for what no operator may amend; this client's spec stays: "
+                f"{problem}"
             ) from problem
         if store.message not in spec.messages and "gram" in spec.messages:
             store.choose("gram")  # which shows the server no more than before
