@@ -37,7 +37,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import importlib.metadata
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -234,11 +233,13 @@ def needed(module: str, extra: str) -> Any:
 
 def versions(*distributions: str) -> dict[str, str]:
     """The installed versions of these distributions."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow to import
+
     installed = {}
     for name in distributions:
         try:
-            installed[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
+            installed[name] = version(name)
+        except PackageNotFoundError:
             installed[name] = "unknown"
     return installed
 

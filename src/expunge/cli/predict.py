@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.backbones import Backbone
 from expunge.cli._agent import backbone_of, opened_backbone
 from expunge.cli._command import command
 from expunge.cli._connect import read_store, sync_command
@@ -37,6 +36,9 @@ from expunge.ridge.encoding import checked_labels
 from expunge.ridge.feature_names import FeatureNames
 from expunge.ridge.head import Head
 from expunge.storage.files import write_whole
+
+if TYPE_CHECKING:
+    from expunge.backbones import Backbone
 
 _SHOWN = 20  # rows, where they are not written to a file
 
@@ -128,7 +130,7 @@ def predict(*, files: tuple[Path, ...], output: Path | None, scores: bool, **giv
     )
 
 
-_Source = tuple[Head, Backbone | None, FeatureNames]
+_Source = tuple[Head, "Backbone | None", FeatureNames]
 
 
 def _require_names(path: Path, inputs: Inputs, names: FeatureNames) -> None:
