@@ -14,7 +14,8 @@ import pytest
 from expunge import kinds
 from expunge.client import Agent, SyncResult
 from expunge.errors import CarrierError, EvidenceError, RefusedError
-from support.masked_round import Circle, drawn
+from expunge.wire import payloads
+from support.masked_round import GATHER, Circle, drawn
 
 PHASES = kinds.PHASES[:-1]  # in which a round can be interrupted
 
@@ -143,6 +144,48 @@ def test_two_agents_on_every_store_in_threads(circle: Circle) -> None:
     circle.pass_round()
     circle.check_whole()
     assert len(circle.entries("aggregated")) == 1
+
+
+def test_an_agent_that_hears_late_that_a_round_is_over_puts_nothing_of_the_next_one_back(
+    circle: Circle,
+) -> None:
+    """Else the other agent would mask zeros under the number of its request."""
+    circle.everybody_adds()
+    circle.go()
+    circle.forget("c0", [next(iter(circle.held["c0"]))])
+    circle.everybody_adds("c1", "c2", "c3")
+    first, second = circle.agent("c0"), circle.agent("c0")
+    first.push()
+    circle.restart_server()
+    heard, free = threading.Event(), threading.Event()
+
+    def answered(answer: bytes) -> bytes:
+        _, content = payloads.open_unverified("standing", answer)
+        if content["phase"] == "aborted" and threading.current_thread() is late:
+            heard.set()
+            free.wait(30)
+        is_masking = content["phase"] == "masking" and content["content"] != ""
+        if is_masking and content["actor"] == "c0" and not free.is_set():
+            free.set()
+            late.join(30)
+        return answer
+
+    circle.way.change["aggregate"] = answered
+    late = threading.Thread(target=first.push)
+    late.start()
+    assert heard.wait(30)
+    second.push()  # and hears in time that the round is over
+    for _ in range(20):
+        second.push()
+        circle.pass_round("c1", "c2", "c3")
+        circle.wait(GATHER if circle.phase == "joining" else 0.0)
+        if len(circle.entries("aggregated")) == 2:
+            break
+    assert free.is_set()
+    assert [one["deleted"] for one in circle.entries("aggregated")] == [0, 1]
+    circle.offered["c0", 2] = dict(circle.held["c0"])
+    circle.pass_round()
+    circle.check_whole()
 
 
 # -- patience --------------------------------------------------------------------------------------

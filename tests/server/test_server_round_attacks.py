@@ -4,8 +4,9 @@ has changed; and clocks that were wrong for a moment keep nobody waiting.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +18,10 @@ from expunge.errors import EvidenceError
 from expunge.server.secagg import SecureAggregation
 from expunge.server.secagg_outcomes import Outcomes
 from expunge.server.storage.tables import Membership
+from expunge.wire import payloads
 from expunge.wire.schema import time_text
 from server.test_server_disputes import RULES, circle_of, lying, negative, until_opened
-from support.lying_rounds import lying_server, retold
+from support.lying_rounds import LyingServer, lying_server, retold
 from support.masked_round import GATHER, PHASE, SPEC, Circle, drawn
 
 # -- sums that are added and subtracted ------------------------------------------------------------
@@ -52,6 +54,48 @@ def colluding(name: str) -> Iterator[None]:
             patch.setattr(RoundPolicy, method, either)
         patch.setattr(SecureAggregation, "wanted", lambda _: "change")  # no rebuild meanwhile
         yield
+
+
+def test_a_late_receipt_frees_no_part_that_was_masked_since() -> None:
+    """Two agents are on one store; the server answers the first one when the other one has gone
+    on to the next round, whose sum a colluding client would show with another one.
+    """
+    with circle_of(4) as circle, ExitStack() as lies:
+        circle.everybody_adds()
+        lying = list[LyingServer]()
+
+        def meanwhile() -> None:
+            circle.pass_round()
+            for name in circle.names:
+                circle.forget(name, [next(iter(circle.held[name]))])
+            server = lies.enter_context(lying_server(circle))
+            lies.enter_context(colluding("c2"))
+            assert server.sum_over(circle.names, ["c0", "c1", "c2"])
+            circle.sync("c0")
+            lying.append(server)
+
+        def late(answer: bytes) -> bytes:
+            _, content = payloads.open_unverified("standing", answer)
+            if (content["actor"], content["phase"]) == ("c0", "done") and content["receipt"]:
+                circle.way.change.clear()
+                other = threading.Thread(target=meanwhile)
+                other.start()
+                other.join(60)
+                assert not other.is_alive()
+            return answer
+
+        circle.way.change["aggregate"] = late
+        first = circle.agent("c0")
+        for _ in range(14):
+            first.push()
+            if lying:
+                break
+            circle.pass_round("c1", "c2", "c3")
+            circle.wait(GATHER if circle.phase == "joining" else 0.0)
+        (server,) = lying
+        assert circle.stores["c0"].recall("revealed")
+        assert not server.sum_of("c0", "c2", "c3")
+        assert not server.exposed()
 
 
 def test_few_that_are_left_of_two_sums_do_not_hide_a_third_client() -> None:

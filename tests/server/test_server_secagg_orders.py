@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
+from expunge import kinds
 from expunge.client import ClientStore
 from expunge.crypto import Envelope
-from expunge.errors import EvidenceError, StoreError
+from expunge.errors import EvidenceError, RefusedError, StoreError
 from expunge.evidence import read_bundle, render_bundle, verify
 from expunge.server.backup import restore
+from expunge.wire.request import Header, write
 from expunge.wire.schema import UNDISCLOSED
 from support.client_files import files_of
 from support.evidence import altered
-from support.masked_round import PHASE, Circle, drawn
+from support.masked_round import GATHER, PHASE, Circle, drawn
 
 SUBJECT = "subject-17"
 
@@ -163,6 +165,41 @@ def test_whether_something_was_found_does_not_show_at_the_server() -> None:
     assert any(kind[0] == "answered" and kind[2] == UNDISCLOSED for kind in log if len(kind) == 5)
 
 
+def answers_seen(phase: kinds.Phase, holder: str) -> list[Any]:
+    """In which order rounds and answers are logged, and of whom, if an order about a client's
+    samples is filed in this phase of a round.
+    """
+    with drawn(seed=3) as circle:
+        for name in circle.names:
+            circle.add(name, 2, SUBJECT if name == holder else "somebody else")
+        circle.go()
+        circle.everybody_adds("c1")
+        circle.until(phase)
+        begin = len(circle.federation.entries())
+        order(circle)
+        erased(circle, holder, list(circle.held[holder])[:2])
+        for _ in range(16):
+            circle.pass_round("c0", "c2", "c1", "c3")
+            circle.wait(GATHER if circle.phase == "joining" else 0.0)
+        circle.check_whole()
+        return [
+            (entry["kind"], [one["client"] for one in entry.get("clients", [])])
+            if entry["kind"] == "aggregated"
+            else (entry["kind"], entry.get("client"), entry.get("sequence"))
+            for entry in circle.federation.entries()[begin:]
+        ]
+
+
+@pytest.mark.parametrize("phase", kinds.PHASES[:-1])
+def test_who_hears_of_an_order_in_a_round_answers_as_all_do(phase: kinds.Phase) -> None:
+    """A holder composes anew what it has joined with; when it answers, and which round it is in,
+    does not show that.
+    """
+    views = [answers_seen(phase, holder) for holder in ("c0", "c2", "c3")]
+    assert views[0] == views[1] == views[2]
+    assert [entry[0] for entry in views[0]].count("answered") == 4
+
+
 def test_the_bundle_of_an_order_verifies_offline(circle: Circle) -> None:
     number = carried_out(circle, 2)
     circle.federation.fold()
@@ -240,20 +277,53 @@ def test_a_restore_from_before_an_amendment_is_healed_by_the_same_amendment(
     circle.check_whole()
 
 
-def test_a_second_join_of_a_client_that_started_over_is_late_and_no_error(circle: Circle) -> None:
-    """It joins with all that it holds, forgets that, rejoins without a round, and then covers the
-    round that it has joined before.
-    """
+def test_a_client_that_holds_nothing_any_more_rejoins_by_the_round_that_it_is_in(
+    circle: Circle,
+) -> None:
+    """It joins with all that it holds, and forgets that: who rejoins by no round holds nothing."""
     circle.everybody_adds()
     circle.go()
     circle.federation.operator.command("backup", name="first")
     restored(circle, "first")
     assert circle.sync("c0", accept_restored=True).waiting
     circle.forget("c0", list(circle.held["c0"]))
-    assert circle.sync("c0").rejoined
-    assert "has sent another join in this round" in circle.sync("c0").waiting
     for name in circle.names:
         circle.sync(name, accept_restored=True)
+    circle.go()
+    circle.check_whole()
+    (entry,) = circle.entries("aggregated")[-1:]
+    assert [member["client"] for member in entry["clients"]] == circle.names
+    assert not circle.entries("changed")
+
+
+def test_a_reset_that_goes_by_no_round_is_refused(circle: Circle) -> None:
+    """By it, a client would say that it holds nothing, or use up a number that others wait for."""
+    circle.federation.operator.command("backup", name="first")
+    circle.everybody_adds()
+    circle.go()
+    restored(circle, "first")
+    store = circle.stores["c0"]
+    header = Header(
+        federation=store.federation,
+        client="c0",
+        sequence=store.sequence + 1,
+        nonce="0" * 64,
+        data_digest=circle.spec.data_digest,
+        labels_digest=circle.spec.labels_digest,
+        message="none",
+        reset=True,
+    )
+    with pytest.raises(RefusedError, match="sent anew by a round") as caught:
+        circle.service.request(write(header, [], [], b"", store.key))
+    assert caught.value.code == "not-allowed"
+
+
+def test_a_second_join_of_a_client_is_late_and_no_error(circle: Circle) -> None:
+    """It has lost its part in the round that it has joined."""
+    circle.everybody_adds()
+    circle.sync("c0")
+    circle.stores["c0"].participation.drop()
+    assert "has sent another join in this round" in circle.sync("c0").waiting
     circle.go()
     circle.wait(PHASE)
     circle.go()

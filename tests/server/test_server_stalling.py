@@ -7,12 +7,16 @@ from __future__ import annotations
 import base64
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from expunge.client import ClientStore
 from expunge.client.contributor import Contributor, RoundPending
-from expunge.errors import CarrierError, RefusedError
+from expunge.client.round_policy import RoundPolicy
+from expunge.errors import CarrierError, ExpungeError, RefusedError
 from expunge.secagg.messages import is_said, read_client_message
 from expunge.wire import payloads
 from expunge.wire.request import Header, write
@@ -134,20 +138,26 @@ def _content(answer: bytes) -> bytes:
 # -- numbers ---------------------------------------------------------------------------------------
 
 
-def use_up(circle: Circle, name: str) -> RefusedError:
-    """The number of a client's part, by an empty request."""
+def empty(circle: Circle, name: str, sequence: int, *, reset: bool = False) -> bytes:
+    """A request that changes no samples, and needs no round."""
     store, spec = circle.stores[name], circle.spec
     header = Header(
         federation=store.federation,
         client=name,
-        sequence=store.sequence + 1,
+        sequence=sequence,
         nonce=secrets.token_hex(32),
         data_digest=spec.data_digest,
         labels_digest=spec.labels_digest,
         message="none",
+        reset=reset,
     )
+    return write(header, [], [], b"", store.key)
+
+
+def use_up(circle: Circle, name: str) -> RefusedError:
+    """The number of a client's part, by an empty request."""
     with pytest.raises(RefusedError) as caught:
-        circle.service.request(write(header, [], [], b"", store.key))
+        circle.service.request(empty(circle, name, circle.stores[name].sequence + 1))
     return caught.value
 
 
@@ -165,6 +175,82 @@ def test_nor_is_that_of_a_part_in_dispute() -> None:
         until_disputed(circle)
         assert use_up(circle, "c3").code == "not-allowed"
         assert len(circle.federation.operator.ask("disputes")) == 1
+
+
+def start_over(store: ClientStore, sequence: int) -> None:
+    """A liar forgets its request, and all that binds it."""
+    store.participation.drop()
+    composed = store.outbox.composed()
+    if composed is not None:
+        store.outbox.abandon(composed.sequence, "")
+    bound = dict.fromkeys(("masked", "rosters", "revealed", "agreed", "rejoin"), "")
+    store.remember({"sequence": str(sequence), **bound})
+
+
+def test_who_uses_up_its_number_in_the_middle_of_each_round_stops_nobody() -> None:
+    """Between its join and the end of masking nobody waits for its part yet."""
+    with circle_of(5) as circle:
+        honest, liar = circle.names[:4], "c4"
+        forget_one(circle, *honest)
+        circle.add(liar)
+        true, used = circle.way.__getattr__, [1]
+
+        def aggregate(message: bytes) -> bytes:
+            if is_said(message):
+                said, number = read_client_message(message), circle.stores[liar].sequence + 1
+                if (said.kind, said.client) == ("masked", liar) and number > used[-1]:
+                    circle.service.request(empty(circle, liar, number))
+                    used.append(number)
+            answer: bytes = true("aggregate")(message)
+            return answer
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(circle.way, "aggregate", aggregate, raising=False)
+            for _ in range(30):
+                circle.pass_round(*honest)
+                with suppress(ExpungeError):
+                    circle.sync(liar)
+                if circle.stores[liar].sequence < used[-1] and circle.phase in ("", "joining"):
+                    start_over(circle.stores[liar], used[-1])
+                circle.wait(GATHER if circle.phase == "joining" else PHASE / 4)
+        assert len(used) > 1
+        assert not is_deleting(circle, *honest)
+        assert excluded(circle) == []
+
+
+def test_who_comes_with_another_request_than_others_wait_for_has_not_come() -> None:
+    """After a restore each may send everything anew under any later number: one that did so again
+    could hold up those that agreed to a sum with its first one, and counted as present.
+    """
+    with circle_of(5) as circle, pytest.MonkeyPatch.context() as patch:
+        honest, liar, state = circle.names[:4], "c4", circle.service.state
+        with state.lock, state.changing() as now:
+            state.append("restored", now, size=state.log.size, withheld=[])
+            for name in circle.names:
+                state.storage.actors.put(replace(state.actor(name), status="must-rejoin"))
+        circle.restart_server()
+        aborted_when_revealed(circle)
+        assert {len(one.parts) for one in circle.service.rounds._conclusions.attempted()} == {5}
+        require = RoundPolicy._require_allowed
+
+        def require_allowed(self: RoundPolicy, *given: Any) -> None:
+            if self.name != liar:
+                require(self, *given)
+
+        patch.setattr(RoundPolicy, "_require_allowed", require_allowed)
+        start_over(circle.stores[liar], 2)
+        for _ in range(60):
+            for name in circle.names:
+                with suppress(ExpungeError):
+                    circle.sync(name)
+            circle.wait(GATHER if circle.phase == "joining" else PHASE / 4)
+            circle.federation.clock.now += RULES.set_aside_after // 20
+            if excluded(circle):
+                break
+        assert excluded(circle) == [[liar]]
+        circle.go(*honest, passes=30)
+        assert {len(one["clients"]) for one in aggregated(circle)} == {4}
+        assert all(circle.stores[name].outbox.composed() is None for name in honest)
 
 
 # -- presence --------------------------------------------------------------------------------------

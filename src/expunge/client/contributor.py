@@ -163,7 +163,16 @@ class Contributor:
         contribution: Contribution,
         statistics: Callable[[Spec], Changes],
     ) -> Wide:
-        """What is to be masked; the same as before, if anything was masked under this number."""
+        """What is to be masked; the same as before, if anything was masked under this number.
+
+        Law: numbers under which something is masked never decrease.
+        """
+        if sequence < (last := int(self._store.recall(_MASKED) or 0)):
+            raise UnsafeRoundError(
+                f"this client has masked something under number {last}, and the server asks for "
+                f"number {sequence} again, under which it may have masked something else: nothing "
+                "is sent. Ask the operator"
+            )
         vector = contribution.vector()
         now = f"{self._store.spec.labels_digest} {_digest(vector)}"
         if not self.is_bound(sequence):
@@ -490,6 +499,7 @@ class Contributor:
             )
         elif state.phase == "masking":
             self._policy.require_roster(participant)
+            self._require_composed(participant)
             masked = vector()
             self._policy.require_unchanged(participant)  # as it was when the vector was made
             message = participant.on_deliveries(state.content, masked)
@@ -508,6 +518,16 @@ class Contributor:
             message = participant.on_agreements(state.content, self._policy.pins(), shown)
         self._store.participation.write(participant.to_bytes())
         return message
+
+    def _require_composed(self, participant: Participant) -> None:
+        """What a number stands for is masked only as long as it stands for something."""
+        composed = self._outbox.composed()
+        is_change = participant.opening.purpose == "change"
+        if is_change and (composed is None or composed.sequence != participant.sequence):
+            raise UnsafeRoundError(
+                "another agent on this store has put back what this client has joined the round "
+                "with: it masks nothing in it, and joins the next one"
+            )
 
     def _finish(self, participant: Participant, state: _RoundState) -> Outcome:
         store, is_change = self._store, participant.opening.purpose == "change"
@@ -548,10 +568,11 @@ class Contributor:
                     entry=receipt.logged.index,
                     keep=not composed.is_cover,
                 )
-            self._policy.release()
-            window = {} if self._schedule is None else {_APPLIED: store.recall(_JOINED) or ""}
-            store.remember({_LAST: participant.opening.round} | window)
-            store.disputable.drop()
+            if self.is_bound(receipt.sequence):  # or another agent has masked the next one since
+                self._policy.release()
+                window = {} if self._schedule is None else {_APPLIED: store.recall(_JOINED) or ""}
+                store.remember({_LAST: participant.opening.round} | window)
+                store.disputable.drop()
             self._drop(participant)
         return RoundEnd(receipt)
 

@@ -8,7 +8,7 @@ else that is due waits for that.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from expunge.client.contributor import Changes, Contributor, RoundPending
@@ -67,23 +67,26 @@ class Masked:
         return self._composed(cover=False)
 
     def _composed(self, *, cover: bool) -> Composition | None:
-        now = self._wall_clock()
-        due = self._outbox.unanswered(now=now if self._store.spec.fewest_samples else None)
+        before = self._orders_before_a_round()
+        due = self._due_orders()
         early = [order for order in self._outbox.unanswered() if order not in due]
-        before = self._orders_before_a_round(due)
         return self._outbox.compose(
             cover=cover or bool(before),
             withheld=[*early, *before],
-            waits=self._waits(now),
+            waits=self._waits(self._wall_clock()),
             recompute=self._recompute,
         )
+
+    def _due_orders(self) -> list[str]:
+        now = self._wall_clock() if self._store.spec.fewest_samples else None
+        return self._outbox.unanswered(now=now)
 
     def _waits(self, now: float) -> bool:
         return self._store.backlog(now=now) is not None
 
-    def _orders_before_a_round(self, due: Sequence[str]) -> list[str]:
+    def _orders_before_a_round(self) -> list[str]:
         """Those of the orders whose answer is due that were not yet due at the last round."""
-        store = self._store
+        store, due = self._store, self._due_orders()
         text, newest = store.recall(_ORDERS) or "{}", self._contributor.last_round
         heard: dict[str, str] = canonical.decode(text.encode("ascii"))
         known = {order: heard.get(order, newest) for order in due}
@@ -107,6 +110,10 @@ class Masked:
         with self._outbox.turn:
             composed = self._outbox.composed()
             if composed is not None and (composed.reset or not self._is_stale(composed)):
+                if not (composed.reset or self._contributor.is_bound(composed.sequence)):
+                    # Those who hold samples of an order compose anew, and hear of it before this
+                    # round: so does who holds none.
+                    self._orders_before_a_round()
                 return composed
             is_in_round = self._contributor.purpose() == "change"
             if composed is not None:
@@ -162,9 +169,9 @@ class Masked:
             return outcome.receipt
         with self._outbox.turn:
             composed = self._outbox.composed()
-            if (
-                composed is not None and composed.sequence == sequence
-            ):  # or another agent has put it back meanwhile
+            # Or another agent has put it back meanwhile, or taken it to another round.
+            is_ours = store.participation.read() is None
+            if composed is not None and composed.sequence == sequence and is_ours:
                 if self._contributor.is_bound(sequence):
                     store.remember({"refusal": outcome.reason})
                 else:
@@ -262,4 +269,5 @@ class Masked:
 
 
 def _goes_by_round(composition: Composition) -> bool:
-    return composition.added + composition.deleted > 0 or composition.is_cover
+    is_change = composition.added + composition.deleted > 0
+    return is_change or composition.is_cover or composition.reset  # of nothing, perhaps

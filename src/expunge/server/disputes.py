@@ -420,16 +420,16 @@ class Disputes:
                             waiting, {client for client, _ in waiting.parts}.difference(opened)
                         )
 
-    def exclude_absent(self, present: Collection[str], refused: Collection[str] = ()) -> None:
-        """Go on without those that have not come, in time, to repeat a sum with those present, or
-        whose joins are refused.
+    def exclude_absent(self, present: Set[Part], refused: Collection[str] = ()) -> None:
+        """Go on without those that have not come, in time, to repeat a sum with the parts that are
+        present, or whose joins are refused. Who has come with another request has not come for it.
         """
         with self._state.lock:
             for waiting in self._overdue():
-                names = {client for client, _ in waiting.parts}
-                if not waiting.disputed and not names.isdisjoint(present):
+                if not waiting.disputed and not waiting.parts.isdisjoint(present):
+                    absent = {client for client, _ in waiting.parts - present}
                     spared = self._spared(waiting).difference(refused)
-                    self._exclude(waiting, names.difference(present, spared))
+                    self._exclude(waiting, absent.difference(spared))
 
     def _spared(self, waiting: Waiting) -> set[str]:
         """Who has synced within the time that others wait: it need not have met them yet. After
@@ -441,12 +441,14 @@ class Disputes:
             return {actor.name for actor in actors if before < actor.joined <= now}
         return {actor.name for actor in actors if before < (actor.seen or 0) <= now}
 
-    def note_turn(self, client: str, *, joins: bool = False) -> None:
-        """A client whose sum waits speaks in a round, or joins one."""
+    def note_turn(self, client: str, joined: int | None = None) -> None:
+        """A client whose sum waits speaks in a round, or has joined one with this number."""
         state = self._state
         with state.lock:
-            if not any(client in dict(waiting.parts) for waiting in self.waiting()):
+            waiting = [one.parts for one in self.waiting() if client in dict(one.parts)]
+            if not waiting:
                 return
+            joins = any((client, joined) in parts for parts in waiting)
             actor, now = state.actor(client, "client"), state.by_clock()
             is_back = not actor.spoke <= now <= actor.spoke + self._absence
             newest = actor.joined if joins else actor.spoke

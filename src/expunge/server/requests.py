@@ -260,8 +260,14 @@ class Requests:
         request, it would use the number up, and they would wait for ever.
         """
         header = offer.request.header
-        if self._state.spec.aggregation is None or header.leave or header.reset:
+        if self._state.spec.aggregation is None or header.leave:
             return
+        if header.reset:
+            raise RefusedError(
+                "not-allowed",
+                "under secure aggregation everything is sent anew by a round, also by a client "
+                "that holds nothing: upgrade the client, and sync again",
+            )
         part = (offer.client, header.sequence)
         attempts = self._state.storage.rounds.attempts()
         if any(part == (attempt.client, attempt.sequence) for attempt in attempts):

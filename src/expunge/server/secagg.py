@@ -228,9 +228,10 @@ class SecureAggregation:
 
     def _note_turn(self, turn: Turn) -> None:
         """Who is in a round of changes has joined it, as long as it comes."""
-        current = self._round
-        joins = current is not None and current.everyone is None and turn.client in current.members
-        self._conclusions.disputes.note_turn(turn.client, joins=joins)
+        current, joined = self._round, None
+        if current is not None and current.everyone is None and turn.client in current.members:
+            joined = current.members[turn.client].sequence
+        self._conclusions.disputes.note_turn(turn.client, joined)
 
     def change_after(self, version: int) -> Future[None]:
         """Done as soon as anything has changed since that version."""
@@ -353,6 +354,7 @@ class SecureAggregation:
                 if current.collector.phase == "done":
                     self._conclude(current)
             except (Aborted, RefusedError) as problem:
+                silent |= self._out_of_step(current)
                 self._fail(current, problem.reason)
                 culprit = {problem.culprit} - {""} if isinstance(problem, Aborted) else set[str]()
                 self._culprits |= culprit
@@ -438,12 +440,26 @@ class SecureAggregation:
         is_joining = current.collector.phase == "joining" and current.everyone is None
         if is_joining and self._has_gathered(current):
             refused = self._culprits.union(self._odd(current))
-            self._conclusions.disputes.exclude_absent(set(current.members) - refused, refused)
+            parts = {(one.client, one.sequence) for one in current.members.values()}
+            present = remaining(parts, refused)
+            self._conclusions.disputes.exclude_absent(present, refused)
 
     def _exclude_silent(self, current: _MaskedRound, silent: frozenset[str]) -> None:
         """Nor may those that join it, and then leave it each time, or make it impossible."""
         if silent and current.everyone is None:
             self._conclusions.disputes.exclude_silent(silent)
+
+    def _out_of_step(self, current: _MaskedRound) -> frozenset[str]:
+        """The members of a round of changes whose requests can be applied no more, since they have
+        used their numbers up meanwhile, or have left: as if they had dropped out.
+        """
+        if current.everyone is not None:
+            return frozenset()
+        return frozenset(
+            client
+            for client, member in current.members.items()
+            if not self._conclusions.can_be_applied(member)
+        )
 
     def _note_unanswered(self, current: _MaskedRound) -> None:
         """Who drops out of a round, since others do not answer its complaint, is in the next ones

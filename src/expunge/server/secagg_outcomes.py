@@ -73,6 +73,14 @@ class Outcomes:
         elif not (member.reset and member.sequence > actor.sequence):
             require_next(actor.sequence, member.sequence)
 
+    def can_be_applied(self, member: Member) -> bool:
+        """Whether a client's part in a round of changes can still take effect."""
+        try:
+            self.require_member(member, "change")
+        except RefusedError:
+            return False
+        return True
+
     def applied(self, client: str, sequence: int, aggregation: str) -> bytes | None:
         """The receipt of a client's request, if this round has applied it."""
         state = self._state
