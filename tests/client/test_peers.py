@@ -99,6 +99,8 @@ def test_the_spec_is_what_the_log_shows_and_amendments_follow_one_another() -> N
     for wrong in (amended(first, third), amended(third, first)):
         with pytest.raises(EvidenceError, match="amendment of another spec than the one before"):
             read([*log[:3], wrong])
+    with pytest.raises(EvidenceError, match="founded twice"):
+        read([*log, founded(first)])
 
 
 def test_all_clients_are_learnt_and_nobody_else() -> None:

@@ -12,11 +12,15 @@ from typing import Any
 
 import pytest
 
+from expunge import Statistics
 from expunge.client.round_policy import RoundPolicy
 from expunge.crypto import Envelope, canonical
 from expunge.errors import EvidenceError
+from expunge.kinds import ClientStatus
+from expunge.secagg import Contribution
 from expunge.server.secagg import SecureAggregation
 from expunge.server.secagg_outcomes import Outcomes
+from expunge.server.state import ServerState
 from expunge.server.storage.tables import Membership
 from expunge.wire import payloads
 from expunge.wire.schema import time_text
@@ -237,6 +241,95 @@ def test_a_receipt_lists_those_to_whose_sum_its_client_could_have_agreed(
         with pytest.raises(EvidenceError, match=problem):
             circle.sync("c0")
         assert circle.stores["c0"].status().adding == 2
+
+
+def auditing(circle: Circle, patch: pytest.MonkeyPatch, seen: list[Statistics]) -> None:
+    """From now on the server audits, which its log does not show, and keeps what it sees."""
+
+    def audit(_: Outcomes, opening: Any, sum_of: Contribution, members: Any) -> None:
+        del opening, members
+        seen.append(sum_of.statistics)
+
+    asked = [{"audit": "ab" * 16, "salt": "00" * 32}]
+    patch.setattr(Outcomes, "audit", audit)
+    patch.setattr(SecureAggregation, "wanted", lambda _: "audit")
+    circle.way.change["sync"] = retold(
+        circle, "answer", lambda content: content.update(audits=asked)
+    )
+
+
+def test_nothing_is_erased_because_the_server_says_that_it_has_forgotten_a_client() -> None:
+    """Else the client would hold less than the ledger counts of it, under the same number, and the
+    next audit would show what.
+    """
+    with circle_of(5) as circle, pytest.MonkeyPatch.context() as patch:
+        sample = next(iter(circle.held["c0"]))
+        kept = circle.held["c0"][sample]
+        circle.forget("c0", [sample])
+        for status, problem in (("gone", "nothing is erased"), ("must-rejoin", "nothing is sent")):
+            circle.way.change["sync"] = retold(
+                circle, "answer", lambda content, said=status: content.update(status=said)
+            )
+            with pytest.raises(EvidenceError, match=problem):
+                circle.sync("c0")
+        assert circle.stores["c0"].status().deleting == 1
+        seen = list[Statistics]()
+        auditing(circle, patch, seen)
+        for _ in range(8):
+            circle.pass_round()
+        circle.held["c0"][sample] = kept
+        assert [one.digest for one in seen] == [circle.statistics(circle.held).digest]
+
+
+def test_who_was_forgotten_is_not_taken_back_before_the_log_shows_a_restore() -> None:
+    with circle_of(5) as circle:
+        circle.federation.operator.command("forget-client", client="c0")
+        assert circle.sync("c0").status == "gone"
+        assert circle.stores["c0"].gone
+        circle.way.change["sync"] = retold(
+            circle, "answer", lambda content: content.update(status="must-rejoin")
+        )
+        with pytest.raises(EvidenceError, match="its log does not show that"):
+            circle.sync("c0")
+        assert circle.stores["c0"].gone
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_no_audit_leaves_out_who_has_not_come_since_a_restore_that_never_was(is_read: bool) -> None:
+    """The log shows a restore, and that three have sent everything anew since, each under the
+    number that it has. They have not, and keep out; also if they have read of the restore before.
+    """
+    with circle_of(5) as circle, pytest.MonkeyPatch.context() as patch:
+        server, listed = LyingServer(circle), ["c0", "c1", "c2"]
+        (entry,) = circle.entries("aggregated")[-1:]
+        fields = entry | {
+            "clients": [
+                {"client": name, "sequence": circle.stores[name].sequence, "request": "0" * 64}
+                for name in listed
+            ]
+        }
+        circle.pass_round()
+        server.log("restored", size=circle.service.state.log.size, withheld=[])
+        if is_read:
+            for name in listed:
+                circle.agent(name)._delivery.readmit()  # it believes that
+        for name in ("kind", "time", "version"):
+            fields.pop(name, None)
+        server.log("aggregated", **fields)
+        true, seen = ServerState.clients, list[Statistics]()
+
+        def clients(self: ServerState, *statuses: ClientStatus) -> list[str]:
+            return listed if "active" in statuses else true(self, *statuses)
+
+        patch.setattr(ServerState, "clients", clients)
+        auditing(circle, patch, seen)
+        circle.restart_server()
+        for _ in range(8):
+            told = circle.pass_round(*listed)
+        assert not seen
+        assert all(
+            "sent everything anew since, which it has not" in one.waiting for one in told.values()
+        )
 
 
 def test_no_audit_is_of_clients_that_know_other_parts_of_the_log() -> None:

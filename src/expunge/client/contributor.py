@@ -252,6 +252,12 @@ class Contributor:
         """
         self._policy.require_restored()
 
+    def require_forgotten(self) -> None:
+        """Raise EvidenceError unless the log shows to all that this client has left, or is to be
+        forgotten.
+        """
+        self._policy.require_forgotten()
+
     def require_lost(self) -> None:
         """Raise EvidenceError unless the log shows that the server was restored since this client's
         part was masked.

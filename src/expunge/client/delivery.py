@@ -116,7 +116,15 @@ class Delivery(Protocol):
         """
 
     def release(self) -> None:
-        """The server no longer knows this client: nothing is in progress."""
+        """The server says that it no longer knows this client: nothing is in progress.
+
+        EvidenceError if its log should show that, and does not.
+        """
+
+    def readmit(self) -> None:
+        """The server says that it was restored, and knows this client again; EvidenceError if its
+        log should show that, and does not.
+        """
 
 
 class Direct:
@@ -290,4 +298,9 @@ class Direct:
         return tuple(answered)
 
     def release(self) -> None:
-        """Only the request was in progress, and the outbox has released it."""
+        """Only the request was in progress, which the outbox releases. The server is believed: it
+        has seen all that it could see by a lie.
+        """
+
+    def readmit(self) -> None:
+        """Everything is sent again, to a server that has seen it."""

@@ -46,6 +46,7 @@ _AGREED = "agreed"  # the setting that holds when its part was masked first, and
 _FIRST = "first"  # in it, the time of the former
 _RESTORED = "restored"  # and in it, what the log said then of when the server was restored last
 _NOTICED = "noticed"  # and in it, when this client's clock was first behind one of these times
+_BEFORE = "before"  # the setting that holds the last restore in the log, and the number before it
 _ROSTERS = "rosters"  # the setting that holds the rosters of rounds in which its part was masked
 _EVERYTHING = 0  # in place of the numbers of requests that send everything anew
 
@@ -158,8 +159,30 @@ class RoundPolicy:
         cached = Peers.from_text(self._store.recall("peers"))
         peers = cached.read_on(self._carrier.entries, size, root, self._verify)
         if peers != cached:
-            self._store.remember({"peers": peers.to_text()})
+            self._store.remember({"peers": peers.to_text(), **self._noted(cached, peers)})
+        self._require_sent_anew(peers)
         return peers
+
+    def _noted(self, cached: Peers, peers: Peers) -> dict[str, str]:
+        """If the log shows a restore that this client has not seen: the number of its last request
+        before it, for the settings. Nothing is known of those before the log was read first.
+        """
+        if peers.restored == cached.restored or not cached.keys:
+            return {}
+        return {_BEFORE: f"{peers.restored} {self._store.sequence}"}
+
+    def _require_sent_anew(self, peers: Peers) -> None:
+        """After a restore, who has not sent everything anew is in no sum of all: a server that
+        says in its log that some have could choose whom it leaves out of an audit.
+        """
+        restored, _, before = (self._store.recall(_BEFORE) or "").partition(" ")
+        name = self._store.name
+        is_back = before and restored == peers.restored and name in peers.active
+        if is_back and peers.applied.get(name, 0) <= int(before):
+            raise UnsafeRoundError(
+                f"the log shows that the server was restored, and that {name} has sent everything "
+                "anew since, which it has not: this client keeps out of rounds. Ask the operator"
+            )
 
     def _follow_log(self) -> None:
         """Advance to the newest checkpoint."""
@@ -434,6 +457,17 @@ class RoundPolicy:
             raise UnsafeRoundError(
                 "the server asks for everything that this client holds, as if it had been restored "
                 "from a backup, but its log does not show that: nothing is sent. Ask its operator"
+            )
+
+    def require_forgotten(self) -> None:
+        """Who erases what the server still counts would show it to a server that lies, in the next
+        audit: that it was forgotten must be told to everybody by the log, who then keep it out.
+        """
+        self._follow_log()
+        if self._store.name not in self._peers().gone:
+            raise UnsafeRoundError(
+                "the server says that it knows this client no longer, but its log does not show "
+                "that: nothing is erased. Ask its operator"
             )
 
     def require_lost(self) -> None:

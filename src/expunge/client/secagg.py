@@ -264,8 +264,15 @@ class Masked:
         return tuple((self._store.recall(_AUDITING) or "").split()) if purpose == "audit" else ()
 
     def release(self) -> None:
-        """The round is over for this client."""
+        """The round is over for this client, and it holds less than the server counts: a sum of all
+        would show by how much, if this client were still in it.
+        """
+        self._contributor.require_forgotten()
         self._store.participation.drop()
+
+    def readmit(self) -> None:
+        """Only if the log shows it to all, who then send everything again."""
+        self._contributor.require_restored()
 
 
 def _goes_by_round(composition: Composition) -> bool:

@@ -610,11 +610,13 @@ class Agent:
         before = self.store.spec
         answer = self._answer = self._updates.fetch(accept_restored=accept_restored)
         if answer.status == "gone":
-            self.store.outbox.release()
             self._delivery.release()
+            self.store.outbox.release()
             return SyncResult(
                 "gone", orders=self._carry_out(answer)[0], amended=self.store.spec != before
             )
+        if answer.status == "must-rejoin" and self.store.gone:
+            self._delivery.readmit()
         require_in_step(self.store, answer)
         rejoined = answer.status == "must-rejoin"
         self._waiting = ""

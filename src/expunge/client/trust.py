@@ -180,7 +180,9 @@ def _peers_of(text: str) -> Peers:
     content = canonical.decode(text.encode("ascii"), "the peers of this client")
     if isinstance(content, dict) and content.get("version") != _PEERS_VERSION:
         keys = _KEYS_CHECK(content.get("keys"), "the keys of this client's peers")
-        return Peers(keys=keys)  # what is looked for in the log has changed since
+        restored = schema.string(content.get("restored", ""), "the last restore in the log")
+        # What else is looked for in the log has changed since.
+        return Peers(keys=keys, restored=restored)
     parts = _PEERS_CHECK(content, "the peers of this client")
     return Peers(
         Frontier.from_json(parts["frontier"]),
@@ -198,6 +200,10 @@ def _spec_after(entry: dict[str, Any], spec: str) -> str:
     one another.
     """
     if entry["kind"] == "founded":
+        if spec:
+            raise EvidenceError(
+                "the log shows that the federation was founded twice: keep away from this server"
+            )
         return str(entry["spec"])
     if entry["kind"] == "amended":
         if entry["spec_before"] != spec:
