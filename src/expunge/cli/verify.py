@@ -20,7 +20,7 @@ from expunge.cli._evidence import (
     key_from,
     rotations_from,
 )
-from expunge.cli._options import FILE, FOLDER
+from expunge.cli._options import FILE, trust_option
 from expunge.cli._output import BAD, GOOD, QUIET, Screen, bullets, facts, line
 from expunge.errors import EvidenceError, ExpungeError, FormatError
 from expunge.evidence import KeyChain, VerifiedFile
@@ -34,11 +34,7 @@ if TYPE_CHECKING:
 @command()
 @click.argument("file", type=FILE)
 @click.option("--key", type=FILE, help="The server's public key (server.pub).")
-@click.option(
-    "--trust",
-    type=FOLDER,
-    help="Take the key and its rotations from this office, client or federation folder.",
-)
+@trust_option
 @click.option(
     "--rotation",
     "rotations",
