@@ -394,9 +394,7 @@ def test_nothing_is_audited_while_a_client_is_being_forgotten() -> None:
         circle.everybody_adds()
         circle.go()
         circle.federation.operator.command("audit")
-        circle.federation.operator.command("forget-client", client="c4")
-        circle.stores.pop("c4").close()
-        circle.held.pop("c4")
+        circle.forget_client("c4")
         since = len(circle.way.said)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(SecureAggregation, "wanted", lambda _: "audit")
@@ -424,9 +422,7 @@ def test_who_has_left_does_not_come_back() -> None:
 def test_those_that_remain_go_on_without_one_that_has_left() -> None:
     with drawn(5) as circle:
         aborted_when_revealing(circle, 2)
-        circle.federation.operator.command("forget-client", client="c4")
-        circle.stores.pop("c4").close()
-        circle.held.pop("c4")
+        circle.forget_client("c4")
         circle.go(passes=30)
         circle.check_whole()
         (entry,) = circle.entries("aggregated")
