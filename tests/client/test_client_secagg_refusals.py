@@ -71,9 +71,11 @@ def put_in_the_middle(
 
 
 def refused(circle: Circle, match: str) -> None:
-    """Whoever sees the roster says nothing more, and nothing comes of the round; an honest one goes
-    on afterwards.
+    """When all have joined, whoever sees the roster says nothing more, and nothing comes of the
+    round; an honest one goes on afterwards.
     """
+    for name in ("c1", "c2", "c3"):
+        circle.sync(name)
     before = circle.ledger()
     with pytest.raises(EvidenceError, match=match):
         circle.sync("c0")
@@ -99,8 +101,6 @@ def test_a_forged_key_is_noticed(circle: Circle) -> None:
         joins["c1"] = (Join.from_header(forged.header), forged.signed.signature)
 
     put_in_the_middle(circle, swap)
-    for name in ("c1", "c2", "c3"):
-        circle.sync(name)
     refused(circle, "c1")
 
 
@@ -113,8 +113,6 @@ def test_keys_that_were_swapped_are_noticed(circle: Circle) -> None:
         joins["c2"] = (Join(two.name, two.sequence, two.cipher, one.mask), second)
 
     put_in_the_middle(circle, swap)
-    for name in ("c1", "c2", "c3"):
-        circle.sync(name)
     refused(circle, "c1|c2")
 
 

@@ -38,6 +38,7 @@ from server.test_server_disputes import (
     until_voided,
     verdict_on,
 )
+from support.golden_secagg import until_masking
 from support.lying_rounds import LyingServer, bad_parcels, lying_server, retold
 from support.masked_round import GATHER, PHASE, Circle
 
@@ -159,12 +160,7 @@ def puppets_dispute(circle: Circle, liar: str) -> Dispute:
     }
     collector = Collector(opening, rules, pins.__getitem__)
     zero = Contribution.of(None, None, spec).vector()
-    for puppet in puppets.values():
-        collector.take(puppet.message)
-    collector.advance()
-    for name, puppet in puppets.items():
-        collector.take(puppet.on_roster(collector.say(name) or b"", pins))
-    collector.advance()
+    until_masking(collector, puppets, pins)
     for name, puppet in puppets.items():
         vector = zero.copy()
         vector[0, 0] += np.uint64(name == liar)
