@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from unittest import mock
 
 import numpy as np
@@ -137,8 +138,9 @@ class Round:
 
     def run(self) -> Measured:
         """The whole round."""
-        clients = self._clients
-        with CollectorProcess(self._opening, _RULES, clients.pins) as server:
+        clients, pins = self._clients, self._clients.pins
+        with CollectorProcess(self._opening, _RULES, pins) as server:
+            say = partial(self._say, server)
             for name, key in clients.keys.items():
                 participant = Participant.join(
                     self._opening, _RULES, name=name, sequence=1, key=key
@@ -147,33 +149,19 @@ class Round:
                 server.take("shares", participant.message)
             server.advance("shares")
             for name in clients.keys:
-                self._say(
-                    server,
-                    name,
-                    "shares",
-                    lambda one, told: one.on_roster(told, clients.pins),
-                    "roster",
-                )
+                say(name, "shares", lambda one, told: one.on_roster(told, pins), "roster")
             server.advance("shares")
             for name in self._included:
                 own = clients.statistics(name)
                 self._expected.merge(own)
                 vector = Contribution.of(own, None, clients.spec).vector()
-                self._say(server, name, "masked", _masking(vector), "deliveries")
+                say(name, "masked", _masking(vector), "deliveries")
             server.advance("masked")
             for name in self._included:
-                self._say(
-                    server, name, "agreed", lambda one, told: one.on_survivors(told), "survivors"
-                )
+                say(name, "agreed", lambda one, told: one.on_survivors(told), "survivors")
             server.advance("agreed")
             for name in self._included:
-                self._say(
-                    server,
-                    name,
-                    "reveal",
-                    lambda one, told: one.on_agreements(told, clients.pins),
-                    "agreements",
-                )
+                say(name, "reveal", lambda one, told: one.on_agreements(told, pins), "agreements")
             server.advance("unmasking")
             self._check(server)
             peak = server.peak()

@@ -20,34 +20,23 @@ from typing import Any
 from benchmarks.carriers import Place
 from benchmarks.data import Data
 from benchmarks.measure import Row, progress
-from expunge_experiments.flower.runtime import VARIABLE, deploy, simulate
+from expunge_experiments.flower.runtime import VARIABLE, deploy, project, simulate
 
 _FLOWER = Path(sys.prefix) / "flower" / "bin" / "python"
-_APP = """[project]
-name = "flower-bench"
-version = "1.0.0"
-description = "Expunge on Flower, and Flower alone"
-license = { file = "LICENSE" }
-dependencies = ["flwr[simulation]>=1.41.0"]
-
-[tool.flwr.app]
-publisher = "expunge"
-fab-format-version = 1
-flwr-version-target = "1.41.0"
-
-[tool.flwr.app.components]
-serverapp = "flower_bench:server"
-clientapp = "flower_bench:client"
-
-[tool.flwr.app.config]
-expunge-clients = ""
-bench-clients = ""
-bench-server = ""
-bench-output = ""
-bench-nodes = 1
-bench-requests = 1
-bench-rounds = 1
-"""
+_APP = project(
+    "flower-bench",
+    "Expunge on Flower, and Flower alone",
+    apps="flower_bench",
+    config={
+        "expunge-clients": "",
+        "bench-clients": "",
+        "bench-server": "",
+        "bench-output": "",
+        "bench-nodes": 1,
+        "bench-requests": 1,
+        "bench-rounds": 1,
+    },
+)
 _SIMULATED, _DEPLOYED = 10, 2  # nodes
 _SECONDS = 300.0
 _MISSING = """## Flower

@@ -39,6 +39,8 @@ unchanged afterwards.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal, cast
 
 from expunge._lazy import public_dir
@@ -573,6 +575,21 @@ class MissingExtraError(ExpungeError, ImportError):
     The message has the command that installs it, such as pip install 'expunge[onnx]'. It is an
     ImportError too.
     """
+
+
+@contextmanager
+def requires_extra(extra: str, what: str) -> Iterator[None]:
+    """Around imports of optional dependencies: if one fails, the error names the extra to install
+    for `what`.
+    """
+    try:
+        yield
+    except ImportError as problem:
+        if (problem.name or "").partition(".")[0] == "expunge":
+            raise
+        raise MissingExtraError(
+            f"{problem}. {what} needs it: pip install 'expunge[{extra}]'"
+        ) from problem
 
 
 class PlugInError(ExpungeError, ImportError):

@@ -784,13 +784,15 @@ class ExactRidgeRegressor(MultiOutputMixin, RegressorMixin, _ExactRidge):  # typ
         publication_bits: int | None = None,
         lost_columns: str = "negligible",
     ) -> None:
-        self.gamma = gamma
-        self.fit_intercept = fit_intercept
-        self.solver = solver
-        self.grid = grid
+        super().__init__(
+            gamma,
+            fit_intercept=fit_intercept,
+            solver=solver,
+            grid=grid,
+            publication_bits=publication_bits,
+            lost_columns=lost_columns,
+        )
         self.label_grid = label_grid
-        self.publication_bits = publication_bits
-        self.lost_columns = lost_columns
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Add samples; any split and any order of the same samples give the same head.

@@ -19,6 +19,14 @@ from support.clients import features, ids
 from support.federation import SPEC, Party
 
 
+def small_requests(path: Path, *, of_ann: int, others: int) -> Home:
+    """A client that has synced so many samples with a server that takes requests of 4000 bytes."""
+    home = Home(path, settings=Settings(largest_request=4000))
+    add(home.store, of_ann + others, subjects=["ann"] * of_ann + [None] * others)
+    home.agent.sync()
+    return home
+
+
 class TestOrders:
     def test_an_order_is_carried_out_and_answered(self, home: Home) -> None:
         other = home.enrol("ward-4")
@@ -94,9 +102,7 @@ class TestOrders:
     def test_an_order_too_large_for_rows_tells_how_many_samples_were_found(
         self, tmp_path: Path
     ) -> None:
-        home = Home(tmp_path, settings=Settings(largest_request=4000))
-        add(home.store, 60, subjects=["ann"] * 50 + [None] * 10)
-        home.agent.sync()
+        home = small_requests(tmp_path, of_ann=50, others=10)
         order = home.federation.operator.command("order", subject="ann")["order"]
         (receipt,) = home.agent.sync().receipts
         assert (receipt.logged.entry["message"], receipt.logged.entry["deleted"]) == ("gram", 50)
@@ -110,9 +116,7 @@ class TestOrders:
     def test_two_orders_for_one_subject_are_not_answered_before_its_samples_are_deleted(
         self, tmp_path: Path
     ) -> None:
-        home = Home(tmp_path, settings=Settings(largest_request=4000))
-        add(home.store, 60, subjects=["ann"] * 50 + [None] * 10)
-        home.agent.sync()
+        home = small_requests(tmp_path, of_ann=50, others=10)
         operator = home.federation.operator
         orders = [operator.command("order", subject="ann")["order"] for _ in range(2)]
         seen = []
@@ -132,9 +136,7 @@ class TestOrders:
     def test_an_order_beyond_what_the_server_takes_waits_until_it_takes_more(
         self, tmp_path: Path
     ) -> None:
-        home = Home(tmp_path, settings=Settings(largest_request=4000))
-        add(home.store, 200, subjects=["ann"] * 150 + [None] * 50)
-        home.agent.sync()
+        home = small_requests(tmp_path, of_ann=150, others=50)
         order = home.federation.operator.command("order", subject="ann")["order"]
         add(home.store, 1, "new", 1)
         with pytest.raises(ProtocolError, match=f"150 samples .*{order}.*takes 4000"):

@@ -71,9 +71,11 @@ def put_in_the_middle(
 
 
 def refused(circle: Circle, match: str) -> None:
-    """Whoever sees the roster says nothing more, and nothing comes of the round; an honest one goes
-    on afterwards.
+    """When all have joined, whoever sees the roster says nothing more, and nothing comes of the
+    round; an honest one goes on afterwards.
     """
+    for name in ("c1", "c2", "c3"):
+        circle.sync(name)
     before = circle.ledger()
     with pytest.raises(EvidenceError, match=match):
         circle.sync("c0")
@@ -99,8 +101,6 @@ def test_a_forged_key_is_noticed(circle: Circle) -> None:
         joins["c1"] = (Join.from_header(forged.header), forged.signed.signature)
 
     put_in_the_middle(circle, swap)
-    for name in ("c1", "c2", "c3"):
-        circle.sync(name)
     refused(circle, "c1")
 
 
@@ -113,8 +113,6 @@ def test_keys_that_were_swapped_are_noticed(circle: Circle) -> None:
         joins["c2"] = (Join(two.name, two.sequence, two.cipher, one.mask), second)
 
     put_in_the_middle(circle, swap)
-    for name in ("c1", "c2", "c3"):
-        circle.sync(name)
     refused(circle, "c1|c2")
 
 
@@ -394,9 +392,7 @@ def test_nothing_is_audited_while_a_client_is_being_forgotten() -> None:
         circle.everybody_adds()
         circle.go()
         circle.federation.operator.command("audit")
-        circle.federation.operator.command("forget-client", client="c4")
-        circle.stores.pop("c4").close()
-        circle.held.pop("c4")
+        circle.forget_client("c4")
         since = len(circle.way.said)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(SecureAggregation, "wanted", lambda _: "audit")
@@ -424,9 +420,7 @@ def test_who_has_left_does_not_come_back() -> None:
 def test_those_that_remain_go_on_without_one_that_has_left() -> None:
     with drawn(5) as circle:
         aborted_when_revealing(circle, 2)
-        circle.federation.operator.command("forget-client", client="c4")
-        circle.stores.pop("c4").close()
-        circle.held.pop("c4")
+        circle.forget_client("c4")
         circle.go(passes=30)
         circle.check_whole()
         (entry,) = circle.entries("aggregated")

@@ -18,8 +18,10 @@ from expunge.secagg.unmasking import Decision, rows
 from server.test_server_disputes import (
     ARBITER,
     RULES,
+    after_a_sum,
     circle_of,
     dispute_of,
+    disputed,
     judged,
     lying,
     miscounted,
@@ -39,47 +41,38 @@ from support.masked_round import GATHER, PHASE, Circle
 @pytest.mark.parametrize("claims", [{}, {"aggregation": "ab" * 16}, {"size": 8}])
 def test_an_entry_about_a_sum_that_never_was_permits_nothing(claims: dict[str, Any]) -> None:
     """The sum of all, and then that of all but one, which a made-up entry calls a false one."""
-    with circle_of(9) as circle:
-        circle.everybody_adds()
-        with lying_server(circle) as server:
-            assert server.sum_of(*circle.names)
-            ((parts, _),) = server.sums
-            rest = frozenset(part for part in parts if part[0] != "c8")
-            assert not server.sum_of(*circle.names[:8], passes=6)
-            signed = server.rounds[0]
-            server.voided(rest, **(signed | {"agreed": {}} | claims))
-            with pytest.raises(EvidenceError, match="0 clients have agreed"):
-                server.sum_of(*circle.names[:8], passes=8)
-            assert server.exposed() == []
+    with after_a_sum(9) as (circle, server):
+        ((parts, _),) = server.sums
+        rest = frozenset(part for part in parts if part[0] != "c8")
+        assert not server.sum_of(*circle.names[:8], passes=6)
+        signed = server.rounds[0]
+        server.voided(rest, **(signed | {"agreed": {}} | claims))
+        with pytest.raises(EvidenceError, match="0 clients have agreed"):
+            server.sum_of(*circle.names[:8], passes=8)
+        assert server.exposed() == []
 
 
 def test_signatures_that_are_not_the_clients_are_noticed() -> None:
-    with circle_of(5) as circle:
-        circle.everybody_adds()
-        with lying_server(circle) as server:
-            assert server.sum_of(*circle.names)
-            ((parts, _),), (signed,) = server.sums, server.rounds
-            rest = frozenset(part for part in parts if part[0] != "c4")
-            server.voided(rest, **signed)  # they signed the sum of five
-            with pytest.raises(EvidenceError):
-                server.sum_of(*circle.names[:4])
+    with after_a_sum(5) as (circle, server):
+        ((parts, _),), (signed,) = server.sums, server.rounds
+        rest = frozenset(part for part in parts if part[0] != "c4")
+        server.voided(rest, **signed)  # they signed the sum of five
+        with pytest.raises(EvidenceError):
+            server.sum_of(*circle.names[:4])
 
 
 def test_who_is_said_to_be_silent_waits_for_its_own_clock() -> None:
     """Entries that contradict one another would free everybody for other sums."""
-    with circle_of(5) as circle:
-        circle.everybody_adds()
-        with lying_server(circle) as server:
-            assert server.sum_of(*circle.names)
-            ((parts, _),) = server.sums
-            server.excluded(parts, "c0", "c1")
-            server.excluded(parts, "c2", "c3")
-            assert not server.sum_of(*circle.names[:4], passes=8)
-            assert server.exposed() == []
-            # When time is up, the first entry counts, for all.
-            circle.federation.clock.now += RULES.set_aside_after
-            assert not server.sum_of(*circle.names[:4], passes=8)
-            assert server.exposed() == []
+    with after_a_sum(5) as (circle, server):
+        ((parts, _),) = server.sums
+        server.excluded(parts, "c0", "c1")
+        server.excluded(parts, "c2", "c3")
+        assert not server.sum_of(*circle.names[:4], passes=8)
+        assert server.exposed() == []
+        # When time is up, the first entry counts, for all.
+        circle.federation.clock.now += RULES.set_aside_after
+        assert not server.sum_of(*circle.names[:4], passes=8)
+        assert server.exposed() == []
 
 
 def test_no_row_is_of_clients_that_were_never_asked() -> None:
@@ -134,11 +127,7 @@ def test_a_verdict_about_a_round_that_never_was_bars_nobody() -> None:
 
 
 def test_a_barred_client_does_not_come_back_with_the_servers_help() -> None:
-    with circle_of(5) as circle:
-        circle.everybody_adds()
-        with lying(circle, {"c2": negative}):
-            until_disputed(circle)
-        dispute = dispute_of(circle)
+    with disputed(5, {"c2": negative}) as (circle, dispute):
         judged(circle, dispute, examine(dispute, ARBITER))
         state = circle.service.state
         with state.changing():
@@ -206,19 +195,12 @@ def test_a_client_that_complains_of_all_drops_out_itself() -> None:
 
 
 def test_two_liars_at_once_can_both_be_forgotten() -> None:
-    with circle_of(7) as circle:
-        circle.everybody_adds()
-        with lying(circle, {"c2": negative, "c4": miscounted}):
-            until_disputed(circle)
-        dispute = dispute_of(circle)
+    with disputed(7, {"c2": negative, "c4": miscounted}) as (circle, dispute):
         judged(circle, dispute, examine(dispute, ARBITER))
-        operator = circle.federation.operator
         with pytest.raises(RefusedError, match="forget c2 first"):
-            operator.command("forget-client", client="c0")
+            circle.federation.operator.command("forget-client", client="c0")
         for name in ("c2", "c4"):
-            operator.command("forget-client", client=name)
-            circle.stores.pop(name).close()
-            circle.held.pop(name)
+            circle.forget_client(name)
         circle.go(passes=40)
         circle.check_whole()
 
@@ -367,17 +349,13 @@ def test_a_verdict_counts_for_every_sum_that_the_liar_is_in() -> None:
         with lying(circle, {"c2": negative}):
             until_disputed(circle)
             first = dispute_of(circle)
-            circle.federation.operator.command("forget-client", client="c1")
-            circle.stores.pop("c1").close()
-            circle.held.pop("c1")
+            circle.forget_client("c1")
             until_opened(circle, circle.names, silent="c2", false=2)
         verdict = verdict_on(first, examine(first, ARBITER).false)
         circle.federation.operator.command("judge", verdict=verdict.to_json())
         circle.go(*good, passes=20)
         assert not any(circle.stores[name].status().adding for name in good)
-        circle.federation.operator.command("forget-client", client="c2")
-        circle.stores.pop("c2").close()
-        circle.held.pop("c2")
+        circle.forget_client("c2")
         circle.go(passes=30)
         circle.check_whole()
 

@@ -24,6 +24,7 @@ from expunge.secagg import Participant
 from expunge.secagg.arbitration import Arbiter, Dispute, Examined, Verdict, examine
 from expunge.secagg.messages import read_client_message
 from expunge.secagg.unmasking import MOST_UNEXPLAINED, Decision, rows
+from support.lying_rounds import LyingServer, lying_server
 from support.masked_round import GATHER, PHASE, SPEC, Circle, settled, twin_of
 
 ARBITER = Arbiter(bytes(range(64)))
@@ -86,6 +87,28 @@ def dispute_of(circle: Circle, number: int = -1) -> Dispute:
         for name in shown["opened"]
     }
     return Dispute.from_json(canonical.decode(canonical.encode(shown["dispute"])), openings)
+
+
+@contextmanager
+def disputed(clients: int, lies: dict[str, Lie]) -> Iterator[tuple[Circle, Dispute]]:
+    """A circle after a sum that these have made false, and what its operator carries to the
+    arbiter.
+    """
+    with circle_of(clients) as circle:
+        circle.everybody_adds()
+        with lying(circle, lies):
+            until_disputed(circle)
+        yield circle, dispute_of(circle)
+
+
+@contextmanager
+def after_a_sum(clients: int) -> Iterator[tuple[Circle, LyingServer]]:
+    """A circle whose server lies, and has unmasked the sum of what all of it add."""
+    with circle_of(clients) as circle:
+        circle.everybody_adds()
+        with lying_server(circle) as server:
+            assert server.sum_of(*circle.names)
+            yield circle, server
 
 
 def verdict_on(dispute: Dispute, false: dict[str, str]) -> Envelope:
@@ -202,10 +225,7 @@ def test_a_liar_is_named_and_the_others_go_on(lie: str) -> None:
             assert counted[name] == circle.held[name]
         assert circle.service.status()["aggregation"]["barred"] == ["c2"]
         assert circle.service.status()["aggregation"]["disputes"] == []
-        # The liar is forgotten; what it held leaves the ledger with it.
-        circle.federation.operator.command("forget-client", client="c2")
-        circle.stores.pop("c2").close()
-        circle.held.pop("c2")
+        circle.forget_client("c2")
         circle.go(passes=30)
         circle.check_whole()
 
@@ -465,11 +485,7 @@ def test_a_verdict_that_the_arbiter_did_not_sign_is_not_believed() -> None:
     """Neither by the server, nor by clients if the server believes it: it would open whom it
     likes.
     """
-    with circle_of(4) as circle:
-        circle.everybody_adds()
-        with lying(circle, {"c2": negative}):
-            until_disputed(circle)
-        dispute = dispute_of(circle)
+    with disputed(4, {"c2": negative}) as (circle, dispute):
         forged = Envelope.signed(
             "verdict",
             verdict_on(dispute, {"c0": "a lie"}).unverified(),
@@ -490,11 +506,7 @@ def test_a_verdict_about_another_roster_is_none_about_this_sum() -> None:
     """A server that shows the arbiter a round that never was, with keys of its own, gets a verdict;
     clients of the true round do not act on it.
     """
-    with circle_of(4) as circle:
-        circle.everybody_adds()
-        with lying(circle, {"c2": negative}):
-            until_disputed(circle)
-        dispute = dispute_of(circle)
+    with disputed(4, {"c2": negative}) as (circle, dispute):
         content = verdict_on(dispute, {"c0": "a lie"}).unverified() | {"roster": "0" * 64}
         signed = Envelope.signed("verdict", content, SigningKey(bytes(range(32, 64))))
         with pytest.raises(RefusedError, match="about another sum"):
@@ -513,11 +525,7 @@ def test_the_arbiter_notices_a_server_that_made_the_sum_false() -> None:
     """It told its clients of different dealers, so that masks do not cancel; or it shows other
     records than what clients signed.
     """
-    with circle_of(5) as circle:
-        circle.everybody_adds()
-        with lying(circle, {"c2": negative}):
-            until_disputed(circle)
-        dispute = dispute_of(circle)
+    with disputed(5, {"c2": negative}) as (_, dispute):
         records = dispute.records
         swapped = replace(records, masked=dict(records.masked) | {"c0": records.masked["c1"]})
         with pytest.raises(EvidenceError):
@@ -534,11 +542,7 @@ def test_the_arbiter_notices_a_server_that_made_the_sum_false() -> None:
 
 def test_nobody_but_the_arbiter_reads_an_opening() -> None:
     """The server keeps it sealed, and destroys it with the dispute."""
-    with circle_of(4) as circle:
-        circle.everybody_adds()
-        with lying(circle, {"c2": negative}):
-            until_disputed(circle)
-        dispute = dispute_of(circle)
+    with disputed(4, {"c2": negative}) as (circle, dispute):
         message = read_client_message(dispute.openings["c0"])
         roster = read_roster(dispute)
         with pytest.raises(EvidenceError, match="does not open"):

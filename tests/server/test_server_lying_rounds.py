@@ -29,6 +29,7 @@ from expunge.wire import payloads
 from server.test_server_disputes import (
     ARBITER,
     RULES,
+    after_a_sum,
     circle_of,
     dispute_of,
     judged,
@@ -38,6 +39,7 @@ from server.test_server_disputes import (
     until_voided,
     verdict_on,
 )
+from support.golden_secagg import until_masking
 from support.lying_rounds import LyingServer, bad_parcels, lying_server, retold
 from support.masked_round import GATHER, PHASE, Circle
 
@@ -67,50 +69,45 @@ def test_what_was_masked_is_not_taken_back_because_the_server_says_so(
     lie: Callable[[Circle], None],
 ) -> None:
     """Two sums of the same parts would differ by what c0 has changed in between."""
-    with circle_of(5) as circle:
-        circle.everybody_adds()
-        with lying_server(circle) as server:
-            assert server.sum_of(*circle.names)
-            if lie is refuse:
-                circle.sync("c0")  # it hears that the round was aborted
-                circle.restart_server()
-            lie(circle)
-            with pytest.raises(EvidenceError, match="its log does not show that"):
-                circle.sync("c0")
-            circle.way.change.clear()
-            circle.forget("c0", [next(iter(circle.held["c0"]))])
-            assert server.sum_of(*circle.names)
-            (parts, first), (again, second) = server.sums
-            assert again == parts
-            assert np.array_equal(first, second)
+    with after_a_sum(5) as (circle, server):
+        if lie is refuse:
+            circle.sync("c0")  # it hears that the round was aborted
+            circle.restart_server()
+        lie(circle)
+        with pytest.raises(EvidenceError, match="its log does not show that"):
+            circle.sync("c0")
+        circle.way.change.clear()
+        circle.forget("c0", [next(iter(circle.held["c0"]))])
+        assert server.sum_of(*circle.names)
+        (parts, first), (again, second) = server.sums
+        assert again == parts
+        assert np.array_equal(first, second)
 
 
 def test_nothing_else_is_masked_under_a_number_nor_opened() -> None:
-    """A client that was told that it was forgotten, and then that it was not, holds less than it has
-    masked, if it is of a version that believed that.
+    """A client that was told that it was forgotten, and then that it was not, holds less than it
+    has masked, if it is of a version that believed that.
     """
-    with circle_of(5) as circle:
-        circle.everybody_adds()
-        with lying_server(circle) as server:
-            assert server.sum_of(*circle.names)
-            circle.sync("c0")
-            circle.stores["c0"].outbox.release()
-            circle.stores["c0"].remember({"gone": ""})
-            circle.forget("c0", [list(circle.held["c0"])[-1]])
-            circle.restart_server()
-            assert not server.sum_of(*circle.names)
-            ((parts, _),) = server.sums
-            server.voided(parts, **server.rounds[0])
-            circle.restart_server()
-            said = [circle.sync("c0").waiting for _ in range(3)]
-            assert any("it opens nothing" in one for one in said)
+    with after_a_sum(5) as (circle, server):
+        store = circle.stores["c0"]
+        circle.sync("c0")
+        store.outbox.release()
+        store.remember({"gone": ""})
+        circle.forget("c0", [list(circle.held["c0"])[-1]])
+        circle.restart_server()
+        assert not server.sum_of(*circle.names)
+        ((parts, _),) = server.sums
+        server.voided(parts, **server.rounds[0])
+        circle.restart_server()
+        said = [circle.sync("c0").waiting for _ in range(3)]
+        assert any("it opens nothing" in one for one in said)
 
 
 def test_no_number_comes_back_after_a_later_one_was_masked() -> None:
     """By two restores in its log, a server has a client take back two requests, and then asks for
     the first number again.
     """
-    with circle_of(5) as circle, lying_server(circle) as server:
+    with after_a_sum(5) as (circle, server):
 
         def restored(status: ClientStatus, sequence: int) -> None:
             server.log("restored", size=circle.service.state.log.size, withheld=[])
@@ -123,8 +120,6 @@ def test_no_number_comes_back_after_a_later_one_was_masked() -> None:
                 state.storage.actors.put(told)
             circle.restart_server()
 
-        circle.everybody_adds()
-        assert server.sum_of(*circle.names)
         circle.pass_round()
         store = circle.stores["c0"]
         assert store.recall("masked") == "2"
@@ -204,12 +199,7 @@ def puppets_dispute(circle: Circle, liar: str) -> Dispute:
     }
     collector = Collector(opening, rules, pins.__getitem__)
     zero = Contribution.of(None, None, spec).vector()
-    for puppet in puppets.values():
-        collector.take(puppet.message)
-    collector.advance()
-    for name, puppet in puppets.items():
-        collector.take(puppet.on_roster(collector.say(name) or b"", pins))
-    collector.advance()
+    until_masking(collector, puppets, pins)
     for name, puppet in puppets.items():
         vector = zero.copy()
         vector[0, 0] += np.uint64(name == liar)
@@ -230,17 +220,14 @@ def puppets_dispute(circle: Circle, liar: str) -> Dispute:
 @pytest.mark.parametrize("signed", [False, True], ids=["by nobody", "by a quorum without c0"])
 def test_nobody_is_barred_by_a_round_that_it_was_never_in(signed: bool) -> None:
     """Not even with the signature of an honest arbiter, who has the keys from the server."""
-    with circle_of(5) as circle:
-        circle.everybody_adds()
-        with lying_server(circle) as server:
-            assert server.sum_of(*circle.names)
-            judged_of_puppets(server, "c0", circle.names[1:] if signed else [])
-            if signed:
-                assert not server.sum_of(*circle.names[1:], passes=8)
-            else:
-                with pytest.raises(EvidenceError, match="0 clients have agreed, and 4 must"):
-                    server.sum_of(*circle.names[1:], passes=8)
-            assert len(server.sums) == 1
+    with after_a_sum(5) as (circle, server):
+        judged_of_puppets(server, "c0", circle.names[1:] if signed else [])
+        if signed:
+            assert not server.sum_of(*circle.names[1:], passes=8)
+        else:
+            with pytest.raises(EvidenceError, match="0 clients have agreed, and 4 must"):
+                server.sum_of(*circle.names[1:], passes=8)
+        assert len(server.sums) == 1
 
 
 def judged_of_puppets(server: LyingServer, liar: str, signers: list[str], **judged: object) -> None:
@@ -317,22 +304,19 @@ def test_no_audit_shows_who_alone_has_a_receipt() -> None:
 
 def test_a_restore_hides_no_entry_that_was_not_verified() -> None:
     """A verdict that no arbiter signed, about a sum that nobody did, and then `restored`."""
-    with circle_of(5) as circle:
-        circle.everybody_adds()
-        with lying_server(circle) as server:
-            assert server.sum_of(*circle.names)
-            ((parts, _),) = server.sums
-            round_id, roster = secrets.token_hex(16), secrets.token_hex(32)
-            verdict = Arbiter(secrets.token_bytes(64)).sign(
-                Verdict(circle.federation.id, round_id, roster, parts, {"c0": ""}, TIME)
-            )
-            signed = {"c0": "00" * 64}
-            server.voided(parts, aggregation=round_id, roster=roster, size=5, agreed=signed)
-            server.log("judged", aggregation=round_id, verdict=verdict.to_json())
-            server.log("restored", size=circle.service.state.log.size, withheld=[])
-            with pytest.raises(EvidenceError, match="1 clients have agreed, and 4 must"):
-                server.sum_of(*circle.names[1:])
-            assert len(server.sums) == 1
+    with after_a_sum(5) as (circle, server):
+        ((parts, _),) = server.sums
+        round_id, roster = secrets.token_hex(16), secrets.token_hex(32)
+        verdict = Arbiter(secrets.token_bytes(64)).sign(
+            Verdict(circle.federation.id, round_id, roster, parts, {"c0": ""}, TIME)
+        )
+        signed = {"c0": "00" * 64}
+        server.voided(parts, aggregation=round_id, roster=roster, size=5, agreed=signed)
+        server.log("judged", aggregation=round_id, verdict=verdict.to_json())
+        server.log("restored", size=circle.service.state.log.size, withheld=[])
+        with pytest.raises(EvidenceError, match="1 clients have agreed, and 4 must"):
+            server.sum_of(*circle.names[1:])
+        assert len(server.sums) == 1
 
 
 @pytest.mark.parametrize("forgotten", ["restored", "everything"])

@@ -21,6 +21,7 @@ from expunge.secagg.unmasking import Decision, rows
 from server.test_server_disputes import (
     ARBITER,
     RULES,
+    after_a_sum,
     circle_of,
     dispute_of,
     judged,
@@ -31,7 +32,6 @@ from server.test_server_disputes import (
 from server.test_server_lying_rounds import judged_of_puppets
 from server.test_server_stalling import excluded, forget_one
 from server.test_server_turns import is_deleting
-from support.lying_rounds import lying_server
 from support.masked_round import GATHER, PHASE, Circle
 
 YEARS = 20 * 365 * 86400
@@ -215,19 +215,16 @@ def test_nobody_is_barred_by_what_it_has_sent_elsewhere(lie: Callable[[Sent], Se
     """The server plays a round with its own keys, so that the arbiter finds c0 false, colluders
     sign its sum, and shows what c0 has sent in a real one.
     """
-    with circle_of(5) as circle:
-        circle.everybody_adds()
-        with lying_server(circle) as server:
-            assert server.sum_of(*circle.names)
-            masked = lie(server.sent[0])
-            judged_of_puppets(server, "c0", circle.names[1:], version=2, masked=masked)
-            with pytest.raises(
-                (EvidenceError, FormatError),
-                match=r"masked vector|another round|a header",
-            ):
-                server.sum_of(*circle.names[1:], passes=8)
-            assert len(server.sums) == 1
-            assert barred(circle, "c1") == frozenset()
+    with after_a_sum(5) as (circle, server):
+        masked = lie(server.sent[0])
+        judged_of_puppets(server, "c0", circle.names[1:], version=2, masked=masked)
+        with pytest.raises(
+            (EvidenceError, FormatError),
+            match=r"masked vector|another round|a header",
+        ):
+            server.sum_of(*circle.names[1:], passes=8)
+        assert len(server.sums) == 1
+        assert barred(circle, "c1") == frozenset()
 
 
 def test_what_was_sent_must_be_signed_by_its_client() -> None:

@@ -123,9 +123,7 @@ def test_few_that_are_left_go_on_with_enough_others_and_say_so() -> None:
         circle.until("revealing", "c0", "c1", "c5")
         circle.restart_server()
         circle.pass_round("c0", "c1", "c5")
-        circle.federation.operator.command("forget-client", client="c5")
-        circle.stores.pop("c5").close()
-        circle.held.pop("c5")
+        circle.forget_client("c5")
         circle.go(passes=30)
         circle.check_whole()
         members = [one["client"] for one in circle.entries("aggregated")[1]["clients"]]
@@ -491,9 +489,7 @@ def test_parts_that_were_excluded_and_applied_hold_up_no_round_of_all(purpose: s
         circle.go(passes=20)
         circle.check_whole()
         if purpose == "rebuild":
-            circle.federation.operator.command("forget-client", client="c5")
-            circle.stores.pop("c5").close()
-            del circle.held["c5"]
+            circle.forget_client("c5")
         else:
             circle.federation.operator.command("audit")
         for _ in range(8):
@@ -547,9 +543,7 @@ def test_a_store_without_rosters_says_that_few_are_left() -> None:
             store.remember({"revealed": earlier, "rosters": "", "agreed": "", "vector": ""})
             store.participation.drop()
             circle.restart_client(name)
-        circle.federation.operator.command("forget-client", client="c5")
-        circle.stores.pop("c5").close()
-        del circle.held["c5"]
+        circle.forget_client("c5")
         for _ in range(3):
             circle.everybody_adds("c2", "c3", "c4")
             circle.go(passes=20)

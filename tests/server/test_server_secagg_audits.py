@@ -223,18 +223,12 @@ def test_an_order_answered_in_the_middle_of_an_audit_does_not_disturb_it(circle:
 # -- rebuilds --------------------------------------------------------------------------------------
 
 
-def forget(circle: Circle, name: str) -> None:
-    circle.federation.operator.command("forget-client", client=name)
-    circle.stores.pop(name).close()
-    circle.held.pop(name)
-
-
 def test_a_forgotten_client_is_gone_from_the_ledger_and_from_every_file(circle: Circle) -> None:
     before = copied(circle.federation, "before")
     everything = sealed_in(before)
     assert {"ledger", "message"} & {one.what for one in everything}
     assert all(opens(circle.service.state.vault, one) for one in everything)
-    forget(circle, "c3")
+    circle.forget_client("c3")
     circle.everybody_adds()
     circle.go()
     circle.check_whole()
@@ -264,14 +258,14 @@ def test_a_forgotten_client_takes_no_part_any_more(circle: Circle) -> None:
 def test_a_client_forgotten_in_the_middle_of_a_round(circle: Circle, phase: str) -> None:
     circle.everybody_adds()
     circle.until(phase)
-    forget(circle, "c3")
+    circle.forget_client("c3")
     circle.go(passes=30)
     circle.check_whole()
     assert len(circle.entries("forgotten")) == 1
 
 
 def test_a_drop_out_aborts_a_rebuild_and_nothing_is_replaced(circle: Circle) -> None:
-    forget(circle, "c3")
+    circle.forget_client("c3")
     ledger = circle.ledger()
     circle.until("sharing", "c0", "c1", "c2")
     circle.pass_round("c0", "c1")
@@ -288,7 +282,7 @@ def test_a_drop_out_aborts_a_rebuild_and_nothing_is_replaced(circle: Circle) -> 
 
 
 def test_with_too_few_others_a_client_cannot_be_forgotten(circle: Circle) -> None:
-    forget(circle, "c3")
+    circle.forget_client("c3")
     circle.go()
     before = circle.federation.dump()
     with pytest.raises(
@@ -301,7 +295,7 @@ def test_with_too_few_others_a_client_cannot_be_forgotten(circle: Circle) -> Non
 def test_a_client_that_never_changed_anything_is_forgotten_at_once(circle: Circle) -> None:
     circle.enrol("new")
     circle.sync("new")
-    forget(circle, "new")
+    circle.forget_client("new")
     assert circle.entries("forgotten")[-1]["client"] == "new"
     circle.everybody_adds()
     circle.go()
@@ -311,7 +305,7 @@ def test_a_client_that_never_changed_anything_is_forgotten_at_once(circle: Circl
 def test_a_rebuild_and_an_audit_at_once(circle: Circle) -> None:
     number = audit(circle)
     circle.pass_round("c0", "c1")
-    forget(circle, "c3")
+    circle.forget_client("c3")
     circle.everybody_adds()
     circle.go(passes=40)
     assert result(circle, number)["result"] == "equal"

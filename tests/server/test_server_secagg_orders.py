@@ -372,9 +372,7 @@ def test_what_was_wanted_before_the_server_was_lost_does_not_keep_clients_from_r
     if what == "audit":
         circle.federation.operator.command("audit")
     else:
-        circle.federation.operator.command("forget-client", client="c3")
-        circle.stores.pop("c3").close()
-        circle.held.pop("c3")
+        circle.forget_client("c3")
     circle.federation.operator.command("backup", name="first")
     circle.pass_round()
     restored(circle, "first")

@@ -277,9 +277,7 @@ def test_impossible_sums_are_refused_and_change_nothing(
     (entry,) = circle.entries("voided")
     assert entry["reason"] == "impossible"
     circle.wait(PHASE)
-    circle.federation.operator.command("forget-client", client="c3")
-    circle.stores.pop("c3").close()
-    circle.held.pop("c3")
+    circle.forget_client("c3")
     circle.go(passes=30)
     circle.check_whole()
     assert (len(circle.entries("aggregated")), len(circle.entries("forgotten"))) == (2, 1)

@@ -597,9 +597,7 @@ def test_a_rebuild_needs_no_window(second: int) -> None:
         circle.everybody_adds()
         circle.meet()
         circle.at(second, window=1)
-        circle.federation.operator.command("forget-client", client="c3")
-        circle.stores.pop("c3").close()
-        circle.held.pop("c3")
+        circle.forget_client("c3")
         circle.go(passes=30)
         assert [entry["client"] for entry in circle.entries("forgotten")] == ["c3"]
         circle.check()

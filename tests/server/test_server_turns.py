@@ -23,9 +23,7 @@ from support.masked_round import GATHER, PHASE, SPEC, Circle
 
 
 def wants_a_rebuild(circle: Circle) -> None:
-    circle.federation.operator.command("forget-client", client="c1")
-    circle.stores.pop("c1").close()
-    circle.held.pop("c1")
+    circle.forget_client("c1")
 
 
 def wants_an_audit(circle: Circle) -> None:

@@ -14,6 +14,7 @@ from expunge.secagg.unmasking import Decision, rows
 from server.test_server_disputes import (
     ARBITER,
     RULES,
+    after_a_sum,
     all_have_opened,
     circle_of,
     dispute_of,
@@ -21,8 +22,8 @@ from server.test_server_disputes import (
     restarting_all,
     until_disputed,
     until_opened,
+    until_voided,
 )
-from support.lying_rounds import lying_server
 from support.masked_round import GATHER, PHASE, Circle
 from support.wrong_shares import called_irrecoverable, dealing_wrong, opening_wrong
 
@@ -55,9 +56,7 @@ def require_named(circle: Circle, liar: str) -> None:
     circle.check()
     assert circle.service.status()["aggregation"]["barred"] == [liar]
     assert circle.sync(liar).waiting
-    circle.federation.operator.command("forget-client", client=liar)
-    circle.stores.pop(liar).close()
-    circle.held.pop(liar)
+    circle.forget_client(liar)
     circle.go(passes=30)
     circle.check_whole()
 
@@ -151,12 +150,7 @@ def test_a_restarted_server_voids_the_next_sum_too() -> None:
         for times in (1, 2):
             deletes_and_adds(circle)
             with dealing_wrong("c4", "seed"):
-                for _ in range(40):
-                    circle.pass_round()
-                    if len(circle.entries("voided")) == times:
-                        break
-                    if circle.service.rounds.pulse()[1] < 1e9:
-                        circle.wait(GATHER)
+                until_voided(circle, times)
             circle.restart_server()
             circle.go(passes=30)
             circle.check_whole()
@@ -267,17 +261,14 @@ def test_a_sum_that_is_called_irrecoverable_names_nobody() -> None:
 
 
 def test_a_sum_that_is_called_irrecoverable_shows_the_server_rows_alone() -> None:
-    with circle_of(9) as circle:
-        circle.everybody_adds()
-        with lying_server(circle) as server:
-            assert server.sum_of(*circle.names)
-            ((parts, _),), (signed,) = server.sums, server.rounds
-            server.voided(parts, reason="irrecoverable", **signed)
-            whole = Decision(
-                "voided", signed["aggregation"], parts, signers=frozenset(circle.names), size=9
-            )
-            for row in rows(whole, RULES):
-                names = sorted(name for name, _ in row)
-                assert not server.sum_of(*names[:-1], passes=6)
-                assert server.sum_of(*names)
-            assert server.exposed() == []
+    with after_a_sum(9) as (circle, server):
+        ((parts, _),), (signed,) = server.sums, server.rounds
+        server.voided(parts, reason="irrecoverable", **signed)
+        whole = Decision(
+            "voided", signed["aggregation"], parts, signers=frozenset(circle.names), size=9
+        )
+        for row in rows(whole, RULES):
+            names = sorted(name for name, _ in row)
+            assert not server.sum_of(*names[:-1], passes=6)
+            assert server.sum_of(*names)
+        assert server.exposed() == []

@@ -5,13 +5,14 @@ it has dealt its shares.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from expunge import Aggregation, Spec, Statistics
-from expunge.crypto import SigningKey
+from expunge.crypto import PublicKey, SigningKey
 from expunge.exact import wide
 from expunge.secagg import Collector, Contribution, Opening, Participant
 from expunge.secagg.arbitration import Arbiter, Dispute, Verdict, examine
@@ -219,17 +220,24 @@ ARBITER = bytes(range(64))
 LIAR = "hospital-b"
 
 
-def complained(rules: Aggregation, vector: wide.Wide) -> dict[str, str]:
-    """A complaint of one client, the answer to it, and what the client is sent then."""
-    clients = {name: joined(name, rules) for name in NAMES}
-    pins = {name: key.public for name, key in KEYS.items()}
-    collector = Collector(OPENING, rules, pins.__getitem__)
+def until_masking(
+    collector: Collector, clients: Mapping[str, Participant], pins: Mapping[str, PublicKey]
+) -> None:
+    """These clients join a round, and deal their shares."""
     for client in clients.values():
         collector.take(client.message)
     collector.advance()
     for name, client in clients.items():
         collector.take(client.on_roster(collector.say(name) or b"", pins))
     collector.advance()
+
+
+def complained(rules: Aggregation, vector: wide.Wide) -> dict[str, str]:
+    """A complaint of one client, the answer to it, and what the client is sent then."""
+    clients = {name: joined(name, rules) for name in NAMES}
+    pins = {name: key.public for name, key in KEYS.items()}
+    collector = Collector(OPENING, rules, pins.__getitem__)
+    until_masking(collector, clients, pins)
     told, body = read_server_message("deliveries", collector.say("hospital-a") or b"")
     sent = dict(zip(told["senders"], parcels(body, 2, "parcels"), strict=True))
     complaint = clients["hospital-a"].complaint({LIAR: sent[LIAR]})

@@ -162,6 +162,12 @@ class Circle:
         for one in ids:
             del self.held[name][one]
 
+    def forget_client(self, name: str) -> None:
+        """The operator forgets a client, and what it held leaves the ledger with it."""
+        self.federation.operator.command("forget-client", client=name)
+        self.stores.pop(name).close()
+        del self.held[name]
+
     def correct(self, name: str, sample: str) -> None:
         row, label = self.rng.standard_normal(self.spec.dim), int(self.rng.integers(2))
         now = self.federation.clock()

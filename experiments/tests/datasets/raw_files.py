@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import pickle
 import struct
 import tarfile
@@ -17,6 +18,16 @@ from expunge.backbones import CallableBackbone
 
 Array = np.ndarray[Any, Any]
 BATCHES = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
+
+
+class Payload:
+    """What a malicious pickle does when it is read."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.target),)
 
 
 def images(count: int, seed: int = 0) -> Array:

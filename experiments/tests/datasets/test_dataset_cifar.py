@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import tarfile
 from pathlib import Path
@@ -89,20 +88,10 @@ def test_a_batch_that_is_none_is_refused_by_name(tmp_path: Path, batch: Any, sai
         read_cifar(CIFAR10, tmp_path)
 
 
-class Payload:
-    """What a malicious pickle does when it is read."""
-
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.target),)
-
-
 def test_a_malicious_batch_is_refused(tmp_path: Path) -> None:
     raw_files.cifar10(tmp_path)
     (tmp_path / CIFAR10.folder / "test_batch").write_bytes(
-        pickle.dumps({"data": Payload(tmp_path / "ran"), "labels": [1]})
+        pickle.dumps({"data": raw_files.Payload(tmp_path / "ran"), "labels": [1]})
     )
     with pytest.raises(
         FormatError, match=r"test_batch cannot be read \(it asks for posix\.mkdir\)"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import raw_files
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -169,21 +169,11 @@ def test_a_changed_byte_is_refused_or_harmless(
     assert dataset.train_labels.tolist() == [0, 1, 2, 1]
 
 
-class Payload:
-    """What a malicious file does when it is read."""
-
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.target),)
-
-
 def test_objects_are_not_read(tmp_path: Path) -> None:
     target = tmp_path / "ran"
-    objects = np.array([Payload(target)] * 4, dtype=object)
+    objects = np.array([raw_files.Payload(target)] * 4, dtype=object)
     np.savez(tmp_path / "a.npz", allow_pickle=True, **(GOOD | {"train_labels": objects}))
-    (tmp_path / "b.npz").write_bytes(pickle.dumps(Payload(target)))
+    (tmp_path / "b.npz").write_bytes(pickle.dumps(raw_files.Payload(target)))
     for name, words in (("a", "Python objects"), ("b", "not an .npz file")):
         with pytest.raises(FormatError, match=words):
             load_features(tmp_path / f"{name}.npz")

@@ -24,6 +24,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -49,6 +50,7 @@ from expunge.backbones.timm import TimmBackbone
 from expunge.errors import BackboneError, ExpungeError
 
 Function = Callable[[list[Any]], Any]
+_Maker = Callable[[], Backbone]
 
 
 class CallableBackbone(Backbone):
@@ -286,7 +288,9 @@ def _opened(text: str) -> Backbone:
             f"{kind!r} in {text!r} is no kind of backbone; there are {', '.join(sorted(_KINDS))}"
         )
     options = Options(text, given)
-    return _KINDS[kind](location, options)
+    make = _KINDS[kind](location, options)
+    options.finish()
+    return make()
 
 
 def _running(options: Options) -> dict[str, Any]:
@@ -294,64 +298,61 @@ def _running(options: Options) -> dict[str, Any]:
     return {"threads": options.integer("threads", 1), "together": options.yes("together")}
 
 
-def _hf(location: str, options: Options) -> Backbone:
-    given: dict[str, Any] = {
-        "pooling": options.text("pooling"),
-        "modality": options.text("modality"),
-        "max_length": options.integer("max_length"),
+def _hf(location: str, options: Options) -> _Maker:
+    return partial(
+        HuggingFaceBackbone,
+        location,
+        pooling=options.text("pooling"),
+        modality=options.text("modality"),
+        max_length=options.integer("max_length"),
         **_running(options),
-    }
-    options.finish()
-    return HuggingFaceBackbone(location, **given)
+    )
 
 
-def _timm(location: str, options: Options) -> Backbone:
-    given: dict[str, Any] = {
-        "weights": options.text("weights"),
-        "pooling": options.text("pooling"),
+def _timm(location: str, options: Options) -> _Maker:
+    return partial(
+        TimmBackbone,
+        location,
+        weights=options.text("weights"),
+        pooling=options.text("pooling"),
         **_running(options),
-    }
-    options.finish()
-    return TimmBackbone(location, **given)
+    )
 
 
-def _onnx(location: str, options: Options) -> Backbone:
-    given: dict[str, Any] = {
-        "preprocessing": ImagePreprocessing.from_options(options),
-        "output": options.text("output"),
-        "pooling": options.text("pooling", "none"),
-        "external": listed(options.text("external")),
-        "dim": options.integer("dim"),
+def _onnx(location: str, options: Options) -> _Maker:
+    pooling: Any = options.text("pooling", "none")
+    return partial(
+        OnnxBackbone,
+        location,
+        preprocessing=ImagePreprocessing.from_options(options),
+        output=options.text("output"),
+        pooling=pooling,
+        external=listed(options.text("external")),
+        dim=options.integer("dim"),
         **_running(options),
-    }
-    options.finish()
-    return OnnxBackbone(location, **given)
+    )
 
 
-def _precomputed(location: str, options: Options) -> Backbone:
-    given: dict[str, Any] = {
-        "dim": _integer_needed(options, "dim"),
-        "dtype": options.text("dtype", "float64"),
-    }
-    options.finish()
-    return PrecomputedBackbone(location, **given)
+def _precomputed(location: str, options: Options) -> _Maker:
+    dtype: Any = options.text("dtype", "float64")  # judged by the backbone, as pooling is
+    return partial(PrecomputedBackbone, location, dim=_integer_needed(options, "dim"), dtype=dtype)
 
 
-def _callable(location: str, options: Options) -> Backbone:
+def _callable(location: str, options: Options) -> _Maker:
     target = _imported(location)
     if isinstance(target, Backbone):
-        options.finish()
-        return target
-    given: dict[str, Any] = {
-        "name": options.needed("name"),
-        "version": options.needed("version"),
-        "dim": _integer_needed(options, "dim"),
-        "weights": listed(options.text("weights")),
-        "dtype": options.text("dtype", "float32"),
-        "together": options.yes("together"),
-    }
-    options.finish()
-    return CallableBackbone(target, **given)
+        return lambda: target
+    dtype: Any = options.text("dtype", "float32")
+    return partial(
+        CallableBackbone,
+        target,
+        name=options.needed("name"),
+        version=options.needed("version"),
+        dim=_integer_needed(options, "dim"),
+        weights=listed(options.text("weights")),
+        dtype=dtype,
+        together=options.yes("together"),
+    )
 
 
 def _imported(location: str) -> Any:
@@ -375,7 +376,7 @@ def _integer_needed(options: Options, name: str) -> int:
     return int(options.needed(name)) if value is None else value
 
 
-_KINDS: dict[str, Callable[[str, Options], Backbone]] = {
+_KINDS: dict[str, Callable[[str, Options], _Maker]] = {
     "callable": _callable,
     "hf": _hf,
     "onnx": _onnx,

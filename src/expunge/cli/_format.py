@@ -9,7 +9,7 @@ import click
 from rich.console import RenderableType
 
 from expunge.cli import _command
-from expunge.cli._output import BAD, GOOD, WAITS, count, facts, line, next_steps, table, typed
+from expunge.cli._output import Style, count, facts, line, next_steps, table, typed
 from expunge.evidence import Receipt
 from expunge.evidence.wording import moment
 from expunge.wire.schema import time_text
@@ -192,16 +192,16 @@ def show_synced(done: SyncResult, status: Status) -> list[RenderableType]:
     )
     if done.status == "barred":
         rows.append(("Pending", ", ".join(_changes(status)) or "nothing"))
-        return [line(_BARRED, BAD), facts(rows)]
+        return [line(_BARRED, Style.BAD), facts(rows)]
     if not done.waiting and done.backlog is None:
         later = "to be answered after a round, when a quarter of the time has passed, as by all"
         rows += [("Orders", f"{status.orders:,} {later}")] if status.orders else []
-        return [line("Up to date with the server.", GOOD), facts(rows)]
+        return [line("Up to date with the server.", Style.GOOD), facts(rows)]
     rows.append(("Pending", _pending(status)))
     rows += [("Because", done.waiting)] if done.waiting else []
     rows += backlog_facts(done.backlog)
     cause = "other clients must take part" if done.waiting else "the change is of too few samples"
-    return [line(f"Not complete yet: {cause}.", WAITS), facts(rows)]
+    return [line(f"Not complete yet: {cause}.", Style.WAITS), facts(rows)]
 
 
 def _changes(status: Status) -> list[str]:

@@ -69,6 +69,11 @@ fetched_head_option = click.option(
     envvar="EXPUNGE_CLIENT",
     help="Use the head that this client last fetched.",
 )
+trust_option = click.option(
+    "--trust",
+    type=FOLDER,
+    help="Take the key and its rotations from this office, client or federation folder.",
+)
 feature_columns_option = click.option(
     "--feature-column",
     "feature_columns",

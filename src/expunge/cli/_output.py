@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,18 @@ from expunge.evidence.wording import shown
 
 Bars = Callable[[str, int, int | None], None]  # what is done, how much so far, and of how much
 
-GOOD, BAD, WAITS, QUIET, COMMAND = "green", "bold red", "yellow", "dim", "cyan"
-
 _WORD = re.compile(r"\S+")
 _NARROWEST = 16  # of a last column, in characters: with less, sentences could not be read
+
+
+class Style(StrEnum):
+    """What the look of a text means."""
+
+    GOOD = "green"
+    BAD = "bold red"
+    WAITS = "yellow"
+    QUIET = "dim"
+    COMMAND = "cyan"
 
 
 class Screen:
@@ -73,7 +82,7 @@ class Screen:
         """Say something beside the result, on standard error, once."""
         if text not in self._noted:
             self._noted.add(text)
-            self.complain(Text(shown(text), style=QUIET))
+            self.complain(Text(shown(text), style=Style.QUIET))
 
     def complain(self, text: Text) -> None:
         """Write one line to standard error: it may name a path or command, which people copy."""
@@ -81,7 +90,7 @@ class Screen:
 
     def error(self, message: str) -> None:
         """Say why a command has failed, on standard error."""
-        self.complain(Text.assemble(("Error: ", BAD), shown(message)))
+        self.complain(Text.assemble(("Error: ", Style.BAD), shown(message)))
 
     def confirm(self, question: str, *, yes: bool) -> None:
         """Ask for confirmation; any answer but yes ends the command with nothing changed."""
@@ -214,7 +223,7 @@ def line(text: str | Text = "", style: str = "", *, indent: int = 0) -> Renderab
 
 def at_edges(left: str, right: str) -> RenderableType:
     """What this is about at the left edge, and a remark on it at the right one."""
-    cells = Text(shown(left), style="bold"), unwrapped(right, QUIET)
+    cells = Text(shown(left), style="bold"), unwrapped(right, Style.QUIET)
     return _Columns([cells], indent=0, right=(False, True), fill=True)
 
 
@@ -237,14 +246,14 @@ def short_path(path: Path) -> str:
 
 def facts(pairs: Iterable[tuple[str, object]]) -> RenderableType:
     """Names and values in two columns."""
-    return _Columns([(unwrapped(name, QUIET), _cell(value)) for name, value in pairs])
+    return _Columns([(unwrapped(name, Style.QUIET), _cell(value)) for name, value in pairs])
 
 
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()
 ) -> RenderableType:
     """A table without a frame; the columns named in `right` are numbers."""
-    header = [Text(shown(name), style=QUIET) for name in columns]
+    header = [Text(shown(name), style=Style.QUIET) for name in columns]
     cells = [[_cell(value) for value in row] for row in rows]
     return _Columns([header, *cells], right=[name in right for name in columns])
 
@@ -268,7 +277,7 @@ def next_steps(*commands: str, why: str = "Next:") -> Group:
         f"{name}{text.removeprefix('expunge')}" if text.startswith("expunge ") else text
         for text in commands
     ]
-    return Group(line(), title(why), *(unwrapped(text, COMMAND, indent=2) for text in lines))
+    return Group(line(), title(why), *(unwrapped(text, Style.COMMAND, indent=2) for text in lines))
 
 
 def _program() -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from expunge import backbones
 from expunge.cli._output import Screen
 from expunge.client.samples import FILE_SOURCE, TEXT_SOURCE
-from expunge.data.columns import Keys, labels_of_texts, require_names
+from expunge.data.columns import Keys, Loaded, labels_of_texts, require_names
 from expunge.data.formats import SUFFIXES, shown_names
 from expunge.data.raw import Raw, holds_raw, list_raw, raw_column
 from expunge.data.readers import Inputs, load_inputs, load_samples
@@ -25,15 +25,10 @@ from expunge.ridge.spec import Spec
 
 
 @dataclass(frozen=True)
-class LoadedSamples:
-    """Samples to be added: one entry of each part for each sample."""
+class LoadedSamples(Loaded):
+    """Samples to be added: what was read, where from, and what to say about it."""
 
-    ids: list[str]
-    features: NDArray[Any]
-    labels: NDArray[Any]
-    subjects: list[str | None] | None
     sources: list[str | None] | None = None
-    feature_names: tuple[str, ...] | None = None  # of the columns of features, if they have any
     notes: tuple[str, ...] = ()  # what was made up or left out
     origin: str = ""  # the files that they are from
 
@@ -41,9 +36,6 @@ class LoadedSamples:
     def nobodys(self) -> int:
         """How many have no subject."""
         return len(self) if self.subjects is None else self.subjects.count(None)
-
-    def __len__(self) -> int:
-        return len(self.ids)
 
 
 def is_raw(path: Path, backbone: backbones.Backbone | None) -> bool:
@@ -100,15 +92,7 @@ def read_features(path: Path, spec: Spec, keys: Keys) -> LoadedSamples:
             f"{path} has no ids: they are made from its name and the row number, such as "
             f"{loaded.ids[0]}{named}"
         )
-    return LoadedSamples(
-        loaded.ids,
-        loaded.features,
-        loaded.labels,
-        loaded.subjects,
-        feature_names=loaded.feature_names,
-        notes=tuple(notes),
-        origin=str(path),
-    )
+    return LoadedSamples(**vars(loaded), notes=tuple(notes), origin=str(path))
 
 
 def read_inputs(path: Path, spec: Spec, keys: Keys, backbone: backbones.Backbone | None) -> Inputs:
@@ -162,7 +146,7 @@ def read_raw(
         features_of(samples, backbone),
         labels,
         [sample.subject for sample in samples],
-        [source_of(sample) for sample in samples],
+        sources=[source_of(sample) for sample in samples],
         origin=", ".join(str(path) for path in paths),
     )
 

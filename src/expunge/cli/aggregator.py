@@ -29,7 +29,7 @@ from expunge.cli._options import (
     output_option,
     port_option,
 )
-from expunge.cli._output import GOOD, Screen, count, facts, next_steps, title, typed, unwrapped
+from expunge.cli._output import Screen, Style, count, facts, next_steps, title, typed, unwrapped
 from expunge.cli.enroll import addresses, token_from
 from expunge.errors import StoreBusyError
 from expunge.federation.layout import Layout, url_of
@@ -204,7 +204,8 @@ def passage(*, directory: Path, client: str, sequence: str, output: Path, at: st
     Screen.current().result(
         {"file": str(output), "client": client, "sequence": number, "aggregator": name},
         unwrapped(
-            f"The passage of request {number} of {client} through {name} is in {output}.", GOOD
+            f"The passage of request {number} of {client} through {name} is in {output}.",
+            Style.GOOD,
         ),
         next_steps(f"expunge verify {typed(output)} --trust {typed(directory / 'upstream')}"),
     )

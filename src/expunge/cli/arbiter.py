@@ -14,18 +14,7 @@ from expunge.cli import _command
 from expunge.cli._aggregation import ARBITER_PUBLIC
 from expunge.cli._command import group
 from expunge.cli._options import FOLDER, output_option
-from expunge.cli._output import (
-    GOOD,
-    WAITS,
-    Screen,
-    count,
-    facts,
-    line,
-    next_steps,
-    table,
-    title,
-    typed,
-)
+from expunge.cli._output import Screen, Style, count, facts, line, next_steps, table, title, typed
 from expunge.cli.server_disputes import DISPUTE, OPENING
 from expunge.errors import FormatError, InputError
 from expunge.kinds import VoidReason
@@ -207,29 +196,30 @@ def _conclusion(
     reason: VoidReason, examined: Examined, false: dict[str, str], *, accepted: bool
 ) -> RenderableType:
     if false:
-        return line(f"{', '.join(sorted(false))}: false. The others can go on.", GOOD)
+        return line(f"{', '.join(sorted(false))}: false. The others can go on.", Style.GOOD)
     if accepted:
         return line(
-            "All parts are true, and their sum leaves no head: the verdict is to apply it.", GOOD
+            "All parts are true, and their sum leaves no head: the verdict is to apply it.",
+            Style.GOOD,
         )
     if examined.missing:
         return line(
             f"Nobody is found false yet. {', '.join(examined.missing)} must open "
             f"{'its part' if len(examined.missing) == 1 else 'their parts'} first: ask the "
             "operator for a newer folder.",
-            WAITS,
+            Style.WAITS,
         )
     if reason == "irrecoverable":
         return line(
             "All parts pass, and all shares were dealt as they must be: the sum can be unmasked, "
             "so the server says what is not true. Ask the operator; if the others shall go on "
             "without a client, name it with --false.",
-            WAITS,
+            Style.WAITS,
         )
     return line(
         "All parts pass, but the ledger does not allow their sum: a client deletes what it never "
         "added. Compare the clients' records, and name it with --false.",
-        WAITS,
+        Style.WAITS,
     )
 
 

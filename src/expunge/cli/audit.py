@@ -19,18 +19,7 @@ from expunge.cli._command import command
 from expunge.cli._connect import OfficeConnection, office_at, office_folder
 from expunge.cli._identifiers import Identifier, resolve
 from expunge.cli._options import FOLDER, office_options
-from expunge.cli._output import (
-    BAD,
-    GOOD,
-    WAITS,
-    Screen,
-    count,
-    facts,
-    line,
-    next_steps,
-    typed,
-    unwrapped,
-)
+from expunge.cli._output import Screen, Style, count, facts, line, next_steps, typed, unwrapped
 from expunge.errors import EvidenceError, ExpungeError
 from expunge.evidence.wording import moment
 from expunge.ridge.spec import Spec
@@ -188,7 +177,7 @@ def _settled(connection: OfficeConnection, audit_id: str) -> dict[str, Any]:
 
 def _tell(outcome: dict[str, Any], office: Path) -> None:
     screen, result, masked = Screen.current(), outcome["result"], outcome.pop("masked")
-    style = {"equal": GOOD, "different": BAD}.get(result, WAITS)
+    style = {"equal": Style.GOOD, "different": Style.BAD}.get(result, Style.WAITS)
     whose = (
         "Under secure aggregation nobody can tell which client is at fault."
         if masked
@@ -248,7 +237,7 @@ def _answers(outcome: dict[str, Any], *, masked: bool) -> list[tuple[str, object
         ]
         return whose if outcome["finished"] else []
     different = (
-        [("Different", Text(", ".join(outcome["different"]), style=BAD))]
+        [("Different", Text(", ".join(outcome["different"]), style=Style.BAD))]
         if outcome["different"]
         else []
     )
@@ -286,16 +275,16 @@ def _rebuild(directory: Path, folders: tuple[Path, ...]) -> None:
 def _shown(made: Rebuilt, directory: Path, folders: tuple[Path, ...]) -> list[Any]:
     operator = typed(directory / "operator")
     words = {
-        "equal": ("The head equals, bit for bit, the last one that the clients held.", GOOD),
+        "equal": ("The head equals, bit for bit, the last one that the clients held.", Style.GOOD),
         "changed": (
             (
                 "Samples have changed since the last head that the clients held, or not all "
                 "clients are back."
             ),
-            WAITS,
+            Style.WAITS,
         ),
-        "different": ("The head differs from the last one that the clients held.", BAD),
-        "unknown": ("No client held a head to compare with.", WAITS),
+        "different": ("The head differs from the last one that the clients held.", Style.BAD),
+        "unknown": ("No client held a head to compare with.", Style.WAITS),
     }
     if not folders:
         return [

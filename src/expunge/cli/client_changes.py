@@ -47,8 +47,8 @@ from expunge.cli._options import (
     yes_option,
 )
 from expunge.cli._output import (
-    GOOD,
     Screen,
+    Style,
     count,
     facts,
     line,
@@ -187,7 +187,7 @@ def add(
             if rarity:
                 Screen.current().note(rarity_in_words(rarity))
         parts: list[RenderableType] = [
-            unwrapped(f"{count(added, 'sample')} added to {folder}.", GOOD)
+            unwrapped(f"{count(added, 'sample')} added to {folder}.", Style.GOOD)
         ]
         _finish(store, value, parts, at=at, opened=opened, no_sync=no_sync, wait=wait)
 
@@ -340,7 +340,7 @@ def forget(
         opened = backbone_of(store, backbone)
         store.forget(selection, recompute=recomputing(opened))
         parts: list[RenderableType] = [
-            line(f"{count(preview.count, 'sample')} forgotten by {store.name}.", GOOD)
+            line(f"{count(preview.count, 'sample')} forgotten by {store.name}.", Style.GOOD)
         ]
         unsent_only = preview.unsent == preview.count and not preview.pending
         alone = no_sync or unsent_only or store.gone
@@ -427,7 +427,7 @@ def correct(
             if changed
             else f"{sample} has this value already; nothing was changed."
         )
-        parts: list[RenderableType] = [line(text, GOOD if changed else "")]
+        parts: list[RenderableType] = [line(text, Style.GOOD if changed else "")]
         value = {"corrected": sample if changed else None}
         pending = store.status()
         if not changed and not pending.adding and not pending.deleting:

@@ -13,7 +13,7 @@ from expunge.cli import _command
 from expunge.cli._command import command
 from expunge.cli._connect import read_store
 from expunge.cli._options import client_option, output_option
-from expunge.cli._output import GOOD, Screen, count, facts, line, next_steps, typed, unwrapped
+from expunge.cli._output import Screen, Style, count, facts, line, next_steps, typed, unwrapped
 from expunge.cli._selection import refuse_missing, selection_of, selection_options
 from expunge.client import ClientStore
 from expunge.client.export import Held, file_of, require_form
@@ -87,7 +87,7 @@ def export(*, folder: Path, output: Path | None, dry_run: bool, force: bool, **g
     write_whole(output, file_of(output, held, spec))
     screen.result(
         value | {"file": str(output)},
-        unwrapped(f"{count(len(held), 'sample')} exported to {output}.", GOOD),
+        unwrapped(f"{count(len(held), 'sample')} exported to {output}.", Style.GOOD),
         summary,
         line("The file is unencrypted personal data. After handing it over:", indent=2),
         next_steps(f"shred -u {typed(output)}"),

@@ -20,10 +20,8 @@ from expunge.cli._connect import carrier_to, read_store
 from expunge.cli._evidence import key_from
 from expunge.cli._options import at_option, client_option, output_option
 from expunge.cli._output import (
-    BAD,
-    GOOD,
-    WAITS,
     Screen,
+    Style,
     count,
     facts,
     line,
@@ -122,7 +120,11 @@ def peers(folder: Path, output: Path | None, at: str | None) -> None:
         value | {"file": None if output is None else str(output)},
         title(f"Keys that {name} accepts in rounds of secure aggregation"),
         *_table(rows, name, own, pinned=bool(pins)),
-        *([] if output is None else [unwrapped(f"The keys are in {output}.", GOOD, indent=2)]),
+        *(
+            []
+            if output is None
+            else [unwrapped(f"The keys are in {output}.", Style.GOOD, indent=2)]
+        ),
         *([] if pins or not rows else [_how_to_pin(folder, output)]),
     )
     if any(peer["differs"] for peer in rows):
@@ -186,7 +188,7 @@ def _table(
         parts.append(
             line(
                 "The log shows another key for this client than its own: do not use this server.",
-                BAD,
+                Style.BAD,
                 indent=2,
             )
         )
@@ -195,9 +197,9 @@ def _table(
 
 def _origin(peer: dict[str, Any], *, pinned: bool) -> Text:
     if peer["differs"]:
-        return Text("pin; THE LOG HAS ANOTHER", style=BAD)
+        return Text("pin; THE LOG HAS ANOTHER", style=Style.BAD)
     refused = pinned and peer["from"] == "log" and peer["state"] not in LEFT
-    return Text("log; not pinned: refused", style=WAITS) if refused else Text(peer["from"])
+    return Text("log; not pinned: refused", style=Style.WAITS) if refused else Text(peer["from"])
 
 
 def _how_to_pin(folder: Path, output: Path | None) -> RenderableType:
@@ -255,14 +257,14 @@ def pin(given: tuple[str, ...], folder: Path, clear: bool) -> None:
             f"{count(len(after), 'key')} pinned by {name}: {', '.join(sorted(after))}."
             if after
             else "No key is pinned.",
-            GOOD,
+            Style.GOOD,
         )
     ]
     if left_out:
         parts.append(
             line(
                 f"Rounds with clients that are not pinned are refused: {', '.join(left_out)}.",
-                WAITS,
+                Style.WAITS,
                 indent=2,
             )
         )
@@ -271,7 +273,7 @@ def pin(given: tuple[str, ...], folder: Path, clear: bool) -> None:
             line(
                 f"THE LOG SHOWS ANOTHER KEY for {', '.join(different)}: join no round, and ask "
                 "them.",
-                BAD,
+                Style.BAD,
                 indent=2,
             )
         )

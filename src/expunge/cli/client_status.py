@@ -17,9 +17,8 @@ from expunge.cli._format import backlog_facts, backlog_value, receipt_value, sho
 from expunge.cli._identifiers import Identifier, resolve
 from expunge.cli._options import PATH, client_option
 from expunge.cli._output import (
-    BAD,
-    QUIET,
     Screen,
+    Style,
     count,
     facts,
     line,
@@ -115,7 +114,7 @@ def status(folder: Path) -> None:
         ),
         *([line(), *show_forgotten(overview, folder)] if overview.gone else []),
         *(
-            [line(), unwrapped(f"{_REFUSED[spec.is_masked]}: {overview.refusal}", BAD)]
+            [line(), unwrapped(f"{_REFUSED[spec.is_masked]}: {overview.refusal}", Style.BAD)]
             if overview.refusal
             else []
         ),
@@ -160,7 +159,10 @@ def show_forgotten(overview: Status, folder: Path) -> list[RenderableType]:
     """What is left of a client that its server knows no longer, and how it is erased."""
     here = overview.live + overview.adding
     parts: list[RenderableType] = [
-        line(f"{overview.name} was forgotten by the operator: the server no longer knows it.", BAD),
+        line(
+            f"{overview.name} was forgotten by the operator: the server no longer knows it.",
+            Style.BAD,
+        ),
         line(f"{count(here, 'sample')} still in this folder."),
     ]
     if here:
@@ -267,7 +269,7 @@ def _listed(verified: list[Receipt], fewest: int) -> list[RenderableType]:
         for receipt in verified
         if (number := receipt.samples_in_sum) is not None and number < fewest
     ]
-    return [*parts, *([line(note, QUIET, indent=2)] if rounds else []), *few]
+    return [*parts, *([line(note, Style.QUIET, indent=2)] if rounds else []), *few]
 
 
 def _receipts(store: ClientOverview, given: str | None) -> dict[int, Receipt]:

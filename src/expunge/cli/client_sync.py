@@ -19,7 +19,7 @@ from expunge.cli._command import command
 from expunge.cli._connect import sync_command
 from expunge.cli._format import require_complete, show_synced, show_way_on, synced_value
 from expunge.cli._options import at_option, backbone_option, client_option, wait_options, yes_option
-from expunge.cli._output import GOOD, WAITS, Screen, count, line
+from expunge.cli._output import Screen, Style, count, line
 from expunge.cli.client_status import show_forgotten
 from expunge.client import SyncResult
 from expunge.kinds import MESSAGES
@@ -149,10 +149,10 @@ def leave(
         line(
             f"{name} is leaving, but has not left yet: {count(gone.count, 'sample')} to be "
             "deleted.",
-            WAITS,
+            Style.WAITS,
         )
         if done.waiting
-        else line(f"{name} has left: {count(gone.count, 'sample')} deleted.", GOOD)
+        else line(f"{name} has left: {count(gone.count, 'sample')} deleted.", Style.GOOD)
     )
     screen.result(
         synced_value(done) | {"left": status.left, "count": gone.count},

@@ -27,10 +27,8 @@ from expunge.cli._connect import OfficeConnection
 from expunge.cli._format import receipt_in_words, receipt_value
 from expunge.cli._options import FOLDER
 from expunge.cli._output import (
-    BAD,
-    GOOD,
-    QUIET,
     Screen,
+    Style,
     at_edges,
     count,
     facts,
@@ -82,7 +80,7 @@ class Recording:
                 what,
                 Text.assemble(
                     f"{_integer(truth, index):>4}",
-                    (f"   received as {_digits(seen, index)}…", QUIET),
+                    (f"   received as {_digits(seen, index)}…", Style.QUIET),
                 ),
             )
             for what, index in _indices(spec).items()
@@ -91,7 +89,7 @@ class Recording:
             f"What {name} contributed, and what the server received (128-bit numbers under masks "
             "that cancel in the sum):"
         )
-        return [line(), line(text, QUIET), facts(rows)]
+        return [line(), line(text, Style.QUIET), facts(rows)]
 
 
 class _RecordingCarrier:
@@ -394,7 +392,7 @@ def _show_receipt(run: DemoRun, receipts: Sequence[Receipt]) -> None:
     entry = receipt.logged.entry
     run.show(
         line(),
-        line(f"The receipt that {receipt.client} received, signed by the server:", QUIET),
+        line(f"The receipt that {receipt.client} received, signed by the server:", Style.QUIET),
         facts(
             [
                 ("Request", f"{receipt.sequence} of {receipt.client}: {receipt_in_words(receipt)}"),
@@ -427,7 +425,7 @@ def _verify(run: DemoRun, office: Office, carrier: Carrier, layout: Layout) -> V
     run.show(
         facts(
             [
-                ("As written", Text("verified", style=GOOD)),
+                ("As written", Text("verified", style=Style.GOOD)),
                 ("One byte altered", "refused, as it should be"),
                 ("It documents", finding.proved[-1]),
                 ("It does not prove", finding.not_proved[0]),
@@ -467,9 +465,8 @@ def _audit(run: DemoRun, office: Office, agents: Sequence[Agent]) -> str:
         if result == "equal"
         else "the sum of all clients is not the ledger"
     )
-    run.show(
-        facts([("Result", Text(f"{result}: {words}", style=GOOD if result == "equal" else BAD))])
-    )
+    style = Style.GOOD if result == "equal" else Style.BAD
+    run.show(facts([("Result", Text(f"{result}: {words}", style=style))]))
     if result != "equal":
         raise EvidenceError(f"the audit found a difference: {outcome}")
     return result
@@ -494,7 +491,7 @@ def _compare(run: DemoRun, before: Head, after: Head) -> bool:
             "The heads after forgetting and after retraining are equal, bit for bit."
             if equal
             else "The heads after forgetting and after retraining DIFFER.",
-            GOOD if equal else BAD,
+            Style.GOOD if equal else Style.BAD,
             indent=2,
         ),
     )

@@ -21,10 +21,8 @@ from expunge.cli._options import (
     yes_option,
 )
 from expunge.cli._output import (
-    BAD,
-    GOOD,
-    WAITS,
     Screen,
+    Style,
     count,
     facts,
     line,
@@ -43,10 +41,10 @@ from expunge.wire.payloads import ORDER_DAYS
 
 _RANK: dict[OrderState, int] = {"lost": 0, "overdue": 1, "open": 2, "complete": 3, "closed": 4}
 _STYLE: dict[OrderState, str] = {
-    "lost": BAD,
-    "overdue": BAD,
-    "open": WAITS,
-    "complete": GOOD,
+    "lost": Style.BAD,
+    "overdue": Style.BAD,
+    "open": Style.WAITS,
+    "complete": Style.GOOD,
     "closed": "dim",
 }
 _LOST = "the restored server no longer knows its subject: file it again"
@@ -241,7 +239,7 @@ def show(order_id: str, office: Path | None, at: str | None) -> None:
         _value(entry),
         title(f"Order {entry['order']}"),
         facts(times),
-        *([line(f"It is lost: {_LOST}.", BAD, indent=2)] if entry["state"] == "lost" else []),
+        *([line(f"It is lost: {_LOST}.", Style.BAD, indent=2)] if entry["state"] == "lost" else []),
         line(),
         table(("Client", "Deleted", "When"), answers)
         if answers

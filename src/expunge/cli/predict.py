@@ -17,13 +17,13 @@ from expunge.cli._connect import read_store, sync_command
 from expunge.cli._evidence import chains_from, head_from, key_from, store_head
 from expunge.cli._options import (
     FILE,
-    FOLDER,
     PATH,
     backbone_option,
     feature_columns_option,
     fetched_head_option,
     id_column_option,
     output_option,
+    trust_option,
 )
 from expunge.cli._output import Screen, count, facts, line, table, unwrapped
 from expunge.cli._samples import read_inputs
@@ -53,11 +53,7 @@ _SHOWN = 20  # rows, where they are not written to a file
     help="Use the head in this file: published, .safetensors or .onnx.",
 )
 @click.option("--key", type=FILE, help="The server's public key, to verify a published head.")
-@click.option(
-    "--trust",
-    type=FOLDER,
-    help="Take the key and its rotations from this office, client or federation folder.",
-)
+@trust_option
 @backbone_option()
 @feature_columns_option
 @id_column_option

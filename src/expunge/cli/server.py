@@ -22,9 +22,8 @@ from expunge.cli._options import (
     yes_option,
 )
 from expunge.cli._output import (
-    GOOD,
-    WAITS,
     Screen,
+    Style,
     count,
     facts,
     line,
@@ -258,11 +257,15 @@ def _disputed(rounds: dict[str, Any] | None) -> list[tuple[str, Text]]:
         missing = sorted(set(false_sum["clients"]) - set(false_sum["opened"]))
         waits = f"; {', '.join(missing)} must open their parts" if missing else ""
         text = f"of {', '.join(false_sum['clients'])}{waits}: expunge server dispute -o DIR"
-        rows.append(("False sum", Text(text, style=WAITS)))
+        rows.append(("False sum", Text(text, style=Style.WAITS)))
     if rounds["barred"]:
-        rows.append(("Barred", Text(f"{', '.join(rounds['barred'])}: forget-client", style=WAITS)))
+        rows.append(
+            ("Barred", Text(f"{', '.join(rounds['barred'])}: forget-client", style=Style.WAITS))
+        )
     if rounds["culprits"]:
-        rows.append(("Wrong shares", Text(culprits_in_words(rounds["culprits"]), style=WAITS)))
+        rows.append(
+            ("Wrong shares", Text(culprits_in_words(rounds["culprits"]), style=Style.WAITS))
+        )
     return rows
 
 
@@ -292,9 +295,11 @@ def _next_round(rounds: dict[str, Any]) -> Text:
     forgotten = ", ".join(rounds["forgetting"])
     wanted = f"a rebuild without {forgotten}" if rounds["wanted"] == "rebuild" else "an audit"
     if why := held_up(rounds):
-        return Text(f"{changes}. {wanted[0].upper()}{wanted[1:]} must wait: {why}", style=WAITS)
+        return Text(
+            f"{changes}. {wanted[0].upper()}{wanted[1:]} must wait: {why}", style=Style.WAITS
+        )
     everybody = f"needs all of {', '.join(rounds['needed'])} at the same time"
-    return Text(f"{wanted}: {everybody}", style=WAITS)
+    return Text(f"{wanted}: {everybody}", style=Style.WAITS)
 
 
 @server.command()
@@ -464,12 +469,17 @@ def forget_client(client: str, yes: bool, office: Path | None, at: str | None) -
     if fewer is not None:
         screen.result(
             value,
-            line(f"{client} forgotten: {count(fewer, 'sample')} subtracted from the ledger.", GOOD),
+            line(
+                f"{client} forgotten: {count(fewer, 'sample')} subtracted from the ledger.",
+                Style.GOOD,
+            ),
         )
         return
     screen.result(
         value,
-        line(f"{client} no longer takes part, but its samples are still in the ledger.", WAITS),
+        line(
+            f"{client} no longer takes part, but its samples are still in the ledger.", Style.WAITS
+        ),
         line(
             f"All other clients ({', '.join(rounds['needed'])}) must now add up what they hold, "
             "in one round of secure aggregation. Their sum then replaces the ledger, and the old "

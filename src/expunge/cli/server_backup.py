@@ -22,8 +22,8 @@ from expunge.cli._options import (
     yes_option,
 )
 from expunge.cli._output import (
-    GOOD,
     Screen,
+    Style,
     facts,
     line,
     next_steps,
@@ -150,7 +150,7 @@ def backup(name: str, office: Path | None, at: str | None) -> None:
     )
     where = f"{file}, on the server's machine" if layout is None else file
     Screen.current().result(
-        result, unwrapped(f"Backed up to {where}. Copy it to another disk.", GOOD)
+        result, unwrapped(f"Backed up to {where}. Copy it to another disk.", Style.GOOD)
     )
 
 
@@ -303,5 +303,5 @@ def renew_certificate(directory: Path, hosts: tuple[str, ...]) -> None:
     expires = time_text(tls.expiry(made.certificate).timestamp())
     Screen.current().result(
         {"certificate": str(made.certificate), "expires": expires},
-        line(f"The new certificate is valid until {moment(expires)}.", GOOD),
+        line(f"The new certificate is valid until {moment(expires)}.", Style.GOOD),
     )

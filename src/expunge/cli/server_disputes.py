@@ -13,16 +13,7 @@ from expunge.cli import _command
 from expunge.cli._command import command
 from expunge.cli._connect import OfficeConnection, office_at
 from expunge.cli._options import FILE, FOLDER, office_options, yes_option
-from expunge.cli._output import (
-    GOOD,
-    Screen,
-    facts,
-    line,
-    next_steps,
-    table,
-    title,
-    typed,
-)
+from expunge.cli._output import Screen, Style, facts, line, next_steps, table, title, typed
 from expunge.crypto import Envelope
 from expunge.errors import FormatError, InputError
 from expunge.evidence.wording import moment
@@ -59,7 +50,7 @@ def disputes(office: Path | None, at: str | None) -> None:
     columns = ("Round", "False since", "Clients", "Not opened by", "Until")
     Screen.current().result(
         {"disputes": listed},
-        table(columns, rows) if rows else line("No sum is in dispute.", GOOD),
+        table(columns, rows) if rows else line("No sum is in dispute.", Style.GOOD),
     )
     if not listed:
         raise click.exceptions.Exit(_command.NOTHING)

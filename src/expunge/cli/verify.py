@@ -20,8 +20,8 @@ from expunge.cli._evidence import (
     key_from,
     rotations_from,
 )
-from expunge.cli._options import FILE, FOLDER
-from expunge.cli._output import BAD, GOOD, QUIET, Screen, bullets, facts, line
+from expunge.cli._options import FILE, trust_option
+from expunge.cli._output import Screen, Style, bullets, facts, line
 from expunge.errors import EvidenceError, ExpungeError, FormatError
 from expunge.evidence import KeyChain, VerifiedFile
 from expunge.evidence import verify as verified
@@ -34,11 +34,7 @@ if TYPE_CHECKING:
 @command()
 @click.argument("file", type=FILE)
 @click.option("--key", type=FILE, help="The server's public key (server.pub).")
-@click.option(
-    "--trust",
-    type=FOLDER,
-    help="Take the key and its rotations from this office, client or federation folder.",
-)
+@trust_option
 @click.option(
     "--rotation",
     "rotations",
@@ -131,16 +127,16 @@ def show(finding: VerifiedFile) -> None:
     value = asdict(finding) | {"facts": dict(finding.facts), "holds": True}
     Screen.current().result(
         value,
-        line(Text.assemble(("Verified: ", f"bold {GOOD}"), (finding.title, "bold"))),
+        line(Text.assemble(("Verified: ", f"bold {Style.GOOD}"), (finding.title, "bold"))),
         line(),
         facts(finding.facts),
         line(),
         line("What this proves", "bold"),
-        bullets(finding.proved, "+", GOOD),
+        bullets(finding.proved, "+", Style.GOOD),
         line(),
         line("Assuming that", "bold"),
-        bullets(finding.assumptions, "~", QUIET),
+        bullets(finding.assumptions, "~", Style.QUIET),
         line(),
         line("What this does not prove", "bold"),
-        bullets(finding.not_proved, "-", BAD),
+        bullets(finding.not_proved, "-", Style.BAD),
     )

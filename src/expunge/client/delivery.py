@@ -24,6 +24,9 @@ from expunge.wire import refusals, request
 from expunge.wire.carrier import Carrier
 from expunge.wire.request import AuditAnswer
 
+# Delivers a request: None if it was refused and the cause has been fixed.
+Send = Callable[[Composition], Receipt | None]
+
 _T = TypeVar("_T")
 _LARGEST = 64 << 20  # bytes of a request, whatever the server accepts: memory is bounded
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 60.0  # seconds
@@ -104,15 +107,10 @@ class Delivery(Protocol):
         """Whether an audit is in progress that must end before anything else is delivered."""
 
     def answer_audits(
-        self,
-        answer: SyncAnswer,
-        statistics: Callable[[], Statistics],
-        send: Callable[[Composition], Receipt | None],
+        self, answer: SyncAnswer, statistics: Callable[[], Statistics], send: Send
     ) -> tuple[str, ...]:
         """Answer the audits that the server asks for, with recomputed statistics; returns the
         audits answered.
-
-        `send` delivers a request: None if it was refused and the cause has been fixed.
         """
 
     def release(self) -> None:
@@ -274,10 +272,7 @@ class Direct:
         return False
 
     def answer_audits(
-        self,
-        answer: SyncAnswer,
-        statistics: Callable[[], Statistics],
-        send: Callable[[Composition], Receipt | None],
+        self, answer: SyncAnswer, statistics: Callable[[], Statistics], send: Send
     ) -> tuple[str, ...]:
         """Say the salted digest of the statistics for each audit."""
         if not answer.audits:

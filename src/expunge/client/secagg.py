@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from expunge.client.contributor import Changes, Contributor, RoundPending
-from expunge.client.delivery import Direct, PendingError
+from expunge.client.delivery import Direct, PendingError, Send
 from expunge.client.outbox import Composition
 from expunge.client.samples import Recompute
 from expunge.client.store import ClientStore
@@ -232,10 +232,7 @@ class Masked:
         return self._contributor.purpose() in _OF_ALL
 
     def answer_audits(
-        self,
-        answer: SyncAnswer,
-        statistics: Callable[[], Statistics],
-        send: Callable[[Composition], Receipt | None],
+        self, answer: SyncAnswer, statistics: Callable[[], Statistics], send: Send
     ) -> tuple[str, ...]:
         """Take part in the round that rebuilds or audits the ledger, if one is wanted; which audits
         were answered.

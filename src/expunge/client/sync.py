@@ -222,26 +222,19 @@ def patience(
     return go_on
 
 
+@dataclass(frozen=True)
 class Updates:
     """News of one client's server: asked for, verified, taken over."""
 
-    def __init__(
-        self,
-        store: ClientStore,
-        carrier: Carrier,
-        trust: Trust,
-        nonce: Callable[[], str],
-        retry: Retry,
-    ) -> None:
-        self._store = store
-        self._carrier = carrier
-        self._trust = trust
-        self._nonce = nonce
-        self._retry = retry
+    store: ClientStore
+    carrier: Carrier
+    trust: Trust
+    nonce: Callable[[], str]
+    retry: Retry
 
     def fetch(self, *, accept_restored: bool = False) -> SyncAnswer:
         """The server's answer, believed; spec, rotations and checkpoint are taken on."""
-        store, nonce = self._store, self._nonce()
+        store, nonce = self.store, self.nonce()
         question = {
             "actor": store.name,
             "federation": store.federation,
@@ -249,12 +242,10 @@ class Updates:
             "sequence": store.sequence,
             "size": store.checkpoint[0],
         }
-        data = self._retry(
-            lambda: self._carrier.sync(payloads.sign("question", question, store.key))
-        )
+        data = self.retry(lambda: self.carrier.sync(payloads.sign("question", question, store.key)))
         answer = SyncAnswer.read(data)
-        self._trust.learn(answer.rotations)
-        self._trust.chain.verify(answer.envelope, claims)
+        self.trust.learn(answer.rotations)
+        self.trust.chain.verify(answer.envelope, claims)
         if (answer.federation, answer.actor, answer.nonce) != (store.federation, store.name, nonce):
             raise EvidenceError(
                 "the server answered another question than the one that was asked: its nonce or "
@@ -265,7 +256,7 @@ class Updates:
         return answer
 
     def _follow(self, answer: SyncAnswer, *, accept_restored: bool) -> None:
-        store, checkpoint = self._store, answer.checkpoint
+        store, checkpoint = self.store, answer.checkpoint
         size, root = store.checkpoint
         try:
             if checkpoint.size < size:
@@ -273,7 +264,7 @@ class Updates:
                     f"the server's log has {checkpoint.size} entries, and had {size} before: "
                     "entries are gone"
                 )
-            newest = self._trust.follow(checkpoint, answer.consistency)
+            newest = self.trust.follow(checkpoint, answer.consistency)
         except EvidenceError as problem:
             if answer.status != "must-rejoin":
                 raise
@@ -284,7 +275,7 @@ class Updates:
                     "(accept_restored=True). Receipts of what was lost stay valid evidence"
                 ) from problem
             # Not the answer itself: it names the subjects of orders, and the head.
-            signed = self._retry(self._trust.checkpoint)
+            signed = self.retry(self.trust.checkpoint)
             store.keep("lost-log", canonical.encode({"root": root.hex(), "size": size}), signed)
             store.remember({"entry": "-1"})  # this client's last request is not in that log
             newest = checkpoint.size, checkpoint.root
@@ -292,10 +283,10 @@ class Updates:
 
     def _amend(self, answer: SyncAnswer) -> None:
         """Take on the amendments that lead from this client's spec to the server's."""
-        store = self._store
+        store = self.store
         if answer.spec == store.spec:
             return
-        amendments = self._trust.amendments(answer.amendments)
+        amendments = self.trust.amendments(answer.amendments)
         starts = [
             index
             for index, (_, content) in enumerate(amendments)

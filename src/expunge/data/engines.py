@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any, Protocol
 
-from expunge.errors import ExpungeError, InputError, MissingExtraError
+from expunge.errors import ExpungeError, InputError, requires_extra
 from expunge.exact.threads import cores
 
 ENGINES = ("threads", "processes", "ray", "dask")
@@ -83,12 +83,8 @@ def engine_of(on: Any, workers: int | None) -> Iterator[Engine]:
 
 
 def _imported(module: str, extra: str) -> Any:
-    try:
+    with requires_extra(extra, f"on={extra!r}"):
         return import_module(module)
-    except ImportError as problem:
-        raise MissingExtraError(
-            f"{problem}. on={extra!r} needs it: pip install 'expunge[{extra}]'"
-        ) from problem
 
 
 # -- this machine ----------------------------------------------------------------------------------

@@ -184,13 +184,10 @@ def _signed(
 def _receipt(receipt: Receipt, now: str | None, fewest: int) -> VerifiedFile:
     entry, index = receipt.logged.entry, receipt.logged.index
     facts = [
-        ("Client", receipt.client),
-        ("Request", str(receipt.sequence)),
-        ("Took effect", moment(entry["time"])),
+        *_request(receipt),
         ("Added", samples(entry["added"])),
         ("Deleted", samples(entry["deleted"])),
-        *_sum(receipt, fewest),
-        *_effects(receipt),
+        *_effects(receipt, fewest),
     ]
     proved = [
         (
@@ -232,16 +229,23 @@ def _receipt(receipt: Receipt, now: str | None, fewest: int) -> VerifiedFile:
     )
 
 
-def _sum(receipt: Receipt, fewest: int) -> list[tuple[str, str]]:
-    """With how many samples the change went out, if the server saw only their sum."""
-    count = receipt.samples_in_sum
-    return [] if count is None else [("Went out in a sum of", wording.sum_of(count, fewest))]
-
-
-def _effects(receipt: Receipt) -> list[tuple[str, str]]:
-    """What every receipt says of the round that it is of, and of itself."""
-    entry = receipt.logged.entry
+def _request(receipt: Receipt) -> list[tuple[str, str]]:
+    """Which request a receipt is for."""
     return [
+        ("Client", receipt.client),
+        ("Request", str(receipt.sequence)),
+        ("Took effect", moment(receipt.logged.entry["time"])),
+    ]
+
+
+def _effects(receipt: Receipt, fewest: int) -> list[tuple[str, str]]:
+    """What every receipt says of the round that it is of, and of itself; and with how many samples
+    the change went out, if the server saw only their sum.
+    """
+    entry, count = receipt.logged.entry, receipt.samples_in_sum
+    together = [] if count is None else [("Went out in a sum of", wording.sum_of(count, fewest))]
+    return [
+        *together,
         ("Round", str(entry["round"])),
         ("Ledger before (salted)", entry["ledger_before"]),
         ("Ledger after (salted)", entry["ledger_after"]),
@@ -259,15 +263,12 @@ def _round_receipt(receipt: Receipt, now: str | None, fewest: int) -> VerifiedFi
     entry, index = receipt.logged.entry, receipt.logged.index
     clients = [member["client"] for member in entry["clients"]]
     facts = [
-        ("Client", receipt.client),
-        ("Request", str(receipt.sequence)),
-        ("Took effect", moment(entry["time"])),
+        *_request(receipt),
         ("Secure aggregation over", number(len(clients), "client")),
         ("Clients included", listed(clients)),
         ("Added by all of them", samples(entry["added"])),
         ("Deleted by all of them", samples(entry["deleted"])),
-        *_sum(receipt, fewest),
-        *_effects(receipt),
+        *_effects(receipt, fewest),
     ]
     proved = [
         (

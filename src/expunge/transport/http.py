@@ -21,17 +21,13 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from expunge._lazy import public_dir
-from expunge.errors import CarrierError, FormatError, MissingExtraError
+from expunge.errors import CarrierError, FormatError, requires_extra
 from expunge.wire.refusals import from_json
 
-try:
+with requires_extra("http", "The HTTP carrier"):
     import urllib3
     from urllib3.connection import HTTPConnection, HTTPSConnection
     from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-except ImportError as _problem:
-    raise MissingExtraError(
-        f"{_problem}. The HTTP carrier needs it: pip install 'expunge[http]'"
-    ) from _problem
 
 __all__ = ["HttpCarrier"]
 __dir__ = public_dir(__name__)

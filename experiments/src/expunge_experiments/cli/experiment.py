@@ -21,11 +21,8 @@ from expunge.cli import _command
 from expunge.cli._command import Command, Group
 from expunge.cli._options import FOLDER, PATH
 from expunge.cli._output import (
-    BAD,
-    GOOD,
-    QUIET,
-    WAITS,
     Screen,
+    Style,
     bullets,
     count,
     facts,
@@ -318,7 +315,9 @@ def _show(
     shown: list[RenderableType] = []
     for outcome in outcomes:
         shown += _shown(outcome)
-        shown.append(unwrapped(f"Written to {short_path(out / outcome.experiment.name)}.", QUIET))
+        shown.append(
+            unwrapped(f"Written to {short_path(out / outcome.experiment.name)}.", Style.QUIET)
+        )
     if page is not None:
         shown.append(unwrapped(f"The page with all results is {short_path(page)}.", "bold"))
     screen.result(value, *shown)
@@ -349,7 +348,7 @@ def _shown(outcome: ExperimentOutcome) -> Iterator[RenderableType]:
     yield title(outcome.experiment.title)
     yield line(
         f"{outcome.experiment.question} ({done}; {seconds_text(outcome.seconds)} of measuring)",
-        QUIET,
+        Style.QUIET,
     )
     for made in tables(outcome):
         yield from _table(made)
@@ -357,7 +356,7 @@ def _shown(outcome: ExperimentOutcome) -> Iterator[RenderableType]:
     for finding in findings(outcome):
         yield _finding(finding)
     for kind, reason in missing(outcome):
-        mark, style = ("✗", BAD) if kind == "failed" else ("…", WAITS)
+        mark, style = ("✗", Style.BAD) if kind == "failed" else ("…", Style.WAITS)
         yield bullets([f"{kind}: {reason}"], mark, style)
 
 
@@ -366,7 +365,7 @@ def _table(content: Table) -> Iterator[RenderableType]:
     yield line(content.title, "bold")
     yield _Fitting(content)
     if content.note:
-        yield line(content.note, QUIET, indent=2)
+        yield line(content.note, Style.QUIET, indent=2)
 
 
 @dataclass(frozen=True)
@@ -396,5 +395,5 @@ class _Fitting:
 
 
 def _finding(finding: Finding) -> RenderableType:
-    mark, style = {True: ("✓", GOOD), False: ("✗", BAD), None: ("-", "")}[finding.holds]
+    mark, style = {True: ("✓", Style.GOOD), False: ("✗", Style.BAD), None: ("-", "")}[finding.holds]
     return bullets([finding.text], mark, style)

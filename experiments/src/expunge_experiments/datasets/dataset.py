@@ -21,6 +21,22 @@ Features = NDArray[np.float32]
 Integers = NDArray[np.int64]
 
 
+def require_classes(labels: Integers, classes: int, what: str) -> None:
+    """Refuse labels that are not 0 to classes - 1."""
+    if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
+        raise InputError(
+            f"{what} run from {labels.min()} to {labels.max()}, not 0 to {classes - 1}"
+        )
+
+
+def require_groups(groups: Integers | None, labels: Integers, dataset: str) -> None:
+    """Refuse groups that are not one for each of the training samples with these labels."""
+    if groups is not None and groups.shape != labels.shape:
+        raise InputError(
+            f"{dataset}: there are {len(groups)} groups for {len(labels)} training samples"
+        )
+
+
 @dataclass(frozen=True)
 class Dataset:
     """Features (n, dim) in float32 and labels 0 to classes - 1.
@@ -46,22 +62,14 @@ class Dataset:
                     f"{self.name}: the {part} features have shape {features.shape} and the labels "
                     f"{labels.shape}; give one row of features and one label for each sample"
                 )
-            if len(labels) and not (labels.min() >= 0 and labels.max() < self.classes):
-                raise InputError(
-                    f"{self.name}: {part} labels run from {labels.min()} to {labels.max()}, not 0 "
-                    f"to {self.classes - 1}"
-                )
+            require_classes(labels, self.classes, f"{self.name}: {part} labels")
         if self.train_features.shape[1] != self.test_features.shape[1]:
             raise InputError(
                 f"{self.name}: training features have {self.train_features.shape[1]} columns and "
                 "test features "
                 f"{self.test_features.shape[1]}; both must come from the same backbone"
             )
-        if self.groups is not None and self.groups.shape != self.train_labels.shape:
-            raise InputError(
-                f"{self.name}: there are {len(self.groups)} groups for {len(self.train_labels)} "
-                "training samples"
-            )
+        require_groups(self.groups, self.train_labels, self.name)
 
     @property
     def dim(self) -> int:

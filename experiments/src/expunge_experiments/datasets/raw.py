@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.errors import InputError
-from expunge_experiments.datasets.dataset import Integers
+from expunge_experiments.datasets.dataset import Integers, require_classes, require_groups
 
 Samples = NDArray[np.uint8] | list[str]
 
@@ -44,16 +44,8 @@ class RawDataset:
                     f"{self.name}: there are {len(samples)} {part} samples and {len(labels)} "
                     "labels; some of each"
                 )
-            if labels.min() < 0 or labels.max() >= self.classes:
-                raise InputError(
-                    f"{self.name}: {part} labels run from {labels.min()} to {labels.max()}, not 0 "
-                    f"to {self.classes - 1}"
-                )
-        if self.groups is not None and len(self.groups) != len(self.train_labels):
-            raise InputError(
-                f"{self.name}: there are {len(self.groups)} groups for {len(self.train_labels)} "
-                "training samples"
-            )
+            require_classes(labels, self.classes, f"{self.name}: {part} labels")
+        require_groups(self.groups, self.train_labels, self.name)
 
     @cached_property
     def digest(self) -> str:

@@ -10,33 +10,18 @@ from tempfile import TemporaryDirectory
 
 from expunge.errors import InputError, MissingExtraError, ProtocolError
 from expunge_experiments.flower.job import Diary, Job, JobOutcome, SharedPool
-from expunge_experiments.flower.runtime import simulate
+from expunge_experiments.flower.runtime import project, simulate
 from expunge_experiments.systems.base import UnsupportedError
 from expunge_experiments.systems.catalogue import entry_of
 
 Report = Callable[[str, int, int | None], None]
 
-_PROJECT = """# Written for one measurement.
-[project]
-name = "expunge-experiment"
-version = "0.1.0"
-description = "One compared system, trained and asked to forget"
-license = { file = "LICENSE" }
-dependencies = ["flwr[simulation]>=1.41.0"]
-
-[tool.flwr.app]
-publisher = "expunge"
-fab-format-version = 1
-flwr-version-target = "1.41.0"
-
-[tool.flwr.app.components]
-serverapp = "expunge_experiment.apps:server"
-clientapp = "expunge_experiment.apps:client"
-
-[tool.flwr.app.config]
-experiment-folder = ""
-experiment-actors = "1"
-"""
+_PROJECT = project(
+    "expunge-experiment",
+    "One compared system, trained and asked to forget",
+    apps="expunge_experiment.apps",
+    config={"experiment-folder": "", "experiment-actors": "1"},
+)
 _APPS = '''"""The apps of a measurement."""
 
 from expunge_experiments.flower import apps

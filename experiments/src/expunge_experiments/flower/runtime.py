@@ -31,6 +31,25 @@ _READY = "Uvicorn running"
 _START_SECONDS, _END_SECONDS = 90.0, 20.0
 _PAUSE = 0.1
 _LINES_TOLD = 25
+_PROJECT = """[project]
+name = "{name}"
+version = "1.0.0"
+description = "{description}"
+license = {{ file = "LICENSE" }}
+dependencies = ["flwr[simulation]>=1.41.0"]
+
+[tool.flwr.app]
+publisher = "expunge"
+fab-format-version = 1
+flwr-version-target = "1.41.0"
+
+[tool.flwr.app.components]
+serverapp = "{apps}:server"
+clientapp = "{apps}:client"
+
+[tool.flwr.app.config]
+{config}
+"""
 _OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -55,6 +74,14 @@ def programs() -> Path:
         "in an environment of its own (constraints-flower.txt has versions that are tested), and "
         f"name that environment's Python in {VARIABLE}"
     )
+
+
+def project(name: str, description: str, *, apps: str, config: Mapping[str, str | int]) -> str:
+    """The pyproject.toml of an app of which the module `apps` has the client and the server, and of
+    which a run may set what is in `config`.
+    """
+    settings = "\n".join(f"{key} = {json.dumps(value)}" for key, value in config.items())
+    return _PROJECT.format(name=name, description=description, apps=apps, config=settings)
 
 
 def simulate(

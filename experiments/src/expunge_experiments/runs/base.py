@@ -66,6 +66,10 @@ class Results(list[Done]):
         """A key's different values, in order of appearance."""
         return list(dict.fromkeys(done.key[name] for done in self if name in done.key))
 
+    def table(self, make: Callable[[Results], Table]) -> list[Table]:
+        """Their table, or none if there are no results yet."""
+        return [make(self)] if self else []
+
 
 @dataclass(frozen=True)
 class Table:

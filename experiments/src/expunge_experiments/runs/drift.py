@@ -295,7 +295,7 @@ class Drift(base.Experiment[DriftSettings]):
 
     def tables(self, _: DriftSettings, results: base.Results) -> list[base.Table]:
         """Deviations and resets."""
-        return [_table(results)] if results else []
+        return results.table(_table)
 
     def drawings(self, _: DriftSettings, results: base.Results) -> list[base.Drawing]:
         """Deviation over requests, for each source."""

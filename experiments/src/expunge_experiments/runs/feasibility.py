@@ -336,10 +336,7 @@ class Feasibility(Experiment[FeasibilitySettings]):
     def tables(self, _: FeasibilitySettings, results: Results) -> list[Table]:
         """The lemma; the boundary."""
         lemma, boundary = results.where(part="lemma"), results.where(part="boundary")
-        return [
-            *([_lemma_table(lemma)] if lemma else []),
-            *([_boundary_table(boundary)] if boundary else []),
-        ]
+        return [*lemma.table(_lemma_table), *boundary.table(_boundary_table)]
 
     def drawings(self, _: FeasibilitySettings, results: Results) -> list[Drawing]:
         """Wrong and undecided answers against the gap."""

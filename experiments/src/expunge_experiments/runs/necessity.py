@@ -89,12 +89,8 @@ class Necessity(base.Experiment[NecessitySettings]):
 
     def tables(self, _: NecessitySettings, results: base.Results) -> list[base.Table]:
         """The counterexample; real features."""
-        made = []
-        if results.where(case="lemma"):
-            made.append(_lemma_table(results.where(case="lemma")))
-        if results.where(case="real"):
-            made.append(_real_table(results.where(case="real")))
-        return made
+        lemma, real = results.where(case="lemma"), results.where(case="real")
+        return [*lemma.table(_lemma_table), *real.table(_real_table)]
 
     def drawings(self, _: NecessitySettings, results: base.Results) -> list[base.Drawing]:
         """The two solutions over gamma, and accuracy by what is sent."""

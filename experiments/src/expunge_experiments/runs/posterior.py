@@ -106,10 +106,7 @@ class PosteriorRun(Experiment[PosteriorSettings]):
     def tables(self, _: PosteriorSettings, results: Results) -> list[Table]:
         """KL divergences; the chain."""
         stream, chain = results.where(part="stream"), results.where(part="chain")
-        return [
-            *([_stream_table(stream)] if stream else []),
-            *([_chain_table(chain)] if chain else []),
-        ]
+        return [*stream.table(_stream_table), *chain.table(_chain_table)]
 
     def drawings(self, _: PosteriorSettings, results: Results) -> list[Drawing]:
         """Predictive variance along the chain."""

@@ -18,23 +18,20 @@ from expunge_experiments.engine import MessageEngine, State
 from expunge_experiments.message import Array, ArrayMessage
 from expunge_experiments.pool import Pool
 from expunge_experiments.systems import gradient
+from expunge_experiments.systems.fedavg import FedAvgSettings
 from expunge_experiments.systems.linear import require_positive
 
 
 @dataclass(frozen=True)
-class ExactFunSettings:
+class ExactFunSettings(FedAvgSettings):
     """The quantization step, and the rest as for FedAvg."""
 
-    alpha: float = 0.08
-    rounds: int = 120
-    clients_per_round: int = 20
-    epochs: int = 1
-    batch: int = 64
     rate: float = 3.0
+    alpha: float = 0.08
 
     def __post_init__(self) -> None:
-        gradient.require_counts(self, rounds=1, clients_per_round=1, epochs=1, batch=0)
-        require_positive(self, "alpha", "rate")
+        super().__post_init__()
+        require_positive(self, "alpha")
 
 
 class ExactFunWorker(gradient.GradientWorker):

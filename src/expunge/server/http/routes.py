@@ -9,7 +9,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from expunge.server.http import metrics as exposition
-from expunge.server.http.gateway import Gateway
+from expunge.server.http.bodies import Receive
+from expunge.server.http.gateway import Gateway, Headers
 from expunge.server.http.logs import Note
 from expunge.server.http.openapi import (
     JSON,
@@ -39,9 +40,12 @@ def _gateway(request: Request) -> Gateway:
     return gateway
 
 
-def _note(request: Request) -> Note:
+def _incoming(request: Request) -> tuple[Note, Headers, Receive]:
+    """What the gateway takes of a request: the note of its log line, its headers, and its body as
+    it comes.
+    """
     note: Note = request.state.note
-    return note
+    return note, request.scope["headers"], request.receive
 
 
 def _envelope(data: bytes) -> Response:
@@ -51,12 +55,13 @@ def _envelope(data: bytes) -> Response:
 # -- actors; the most frequent first, since routes are tried in this order -------------------------
 
 
-@router.post(
+actors = APIRouter(tags=["actors"], default_response_class=Response)
+
+
+@actors.post(
     "/v1/requests",
     summary="Add or delete samples, answer orders and audits, or leave",
     operation_id="request",
-    tags=["actors"],
-    response_class=Response,
     responses={
         **with_timing(
             signed(
@@ -92,19 +97,15 @@ async def offer(request: Request) -> Response:
     The same request again is answered by the same receipt, so it may be offered until an answer
     comes. Requests that arrive together are applied in one round.
     """
-    answer, seconds = await _gateway(request).request(
-        _note(request), request.scope["headers"], request.receive
-    )
+    answer, seconds = await _gateway(request).request(*_incoming(request))
     timing = ", ".join(f"{phase};dur={1000.0 * value:.3f}" for phase, value in seconds.items())
     return Response(answer, media_type=JSON, headers={**_NO_STORE, "server-timing": timing})
 
 
-@router.post(
+@actors.post(
     "/v1/aggregations",
     summary="Take a turn in a round of secure aggregation",
     operation_id="aggregate",
-    tags=["actors"],
-    response_class=Response,
     responses={
         **signed(
             "standing",
@@ -131,17 +132,13 @@ async def aggregate(request: Request) -> Response:
 
     The same message again changes nothing, and is answered by how the round stands then.
     """
-    return _envelope(
-        await _gateway(request).aggregate(_note(request), request.scope["headers"], request.receive)
-    )
+    return _envelope(await _gateway(request).aggregate(*_incoming(request)))
 
 
-@router.post(
+@actors.post(
     "/v1/sync",
     summary="Ask what is new",
     operation_id="sync",
-    tags=["actors"],
-    response_class=Response,
     responses={
         **signed(
             "answer",
@@ -165,17 +162,13 @@ async def sync(request: Request) -> Response:
 
     The answer carries the question's nonce, and proves that the log continues what was seen before.
     """
-    return _envelope(
-        await _gateway(request).sync(_note(request), request.scope["headers"], request.receive)
-    )
+    return _envelope(await _gateway(request).sync(*_incoming(request)))
 
 
-@router.post(
+@actors.post(
     "/v1/commands",
     summary="Command or ask, as an operator or officer",
     operation_id="command",
-    tags=["actors"],
-    response_class=Response,
     responses={
         **signed("result", "The action's result; for a command also its place in the audit log."),
         **refusals(
@@ -210,17 +203,13 @@ async def command(request: Request) -> Response:
 
     Which actions there are stands in docs/protocol.md.
     """
-    return _envelope(
-        await _gateway(request).command(_note(request), request.scope["headers"], request.receive)
-    )
+    return _envelope(await _gateway(request).command(*_incoming(request)))
 
 
-@router.post(
+@actors.post(
     "/v1/enrolments",
     summary="Enrol by a one-time token",
     operation_id="enrol",
-    tags=["actors"],
-    response_class=Response,
     responses={
         **signed("enrolled", "Name, role and spec."),
         **refusals(
@@ -245,9 +234,10 @@ async def command(request: Request) -> Response:
 )
 async def enrol(request: Request) -> Response:
     """The same enrolment (same name, key and token) again is answered again."""
-    return _envelope(
-        await _gateway(request).enrol(_note(request), request.scope["headers"], request.receive)
-    )
+    return _envelope(await _gateway(request).enrol(*_incoming(request)))
+
+
+router.include_router(actors)
 
 
 # -- evidence, for anyone --------------------------------------------------------------------------

@@ -18,25 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from expunge._lazy import public_dir
-from expunge.errors import ExpungeError, MissingExtraError, StoreError
+from expunge.errors import ExpungeError, StoreError, requires_extra
 from expunge.server.http.limits import Limits
 from expunge.server.http.logs import log_event, log_problem
 from expunge.server.http.tls import ServerTls
 from expunge.server.service import Service
 
-try:
+with requires_extra("server", "Serving over HTTP"):
     import uvicorn
 
     from expunge.server.http.app import make_app
     from expunge.server.http.connections import connections
     from expunge.server.http.gateway import Gateway
     from expunge.server.http.middleware import Middleware
-except ImportError as _problem:
-    if (_problem.name or "").partition(".")[0] == "expunge":
-        raise
-    raise MissingExtraError(
-        f"{_problem}. Serving over HTTP needs it: pip install 'expunge[server]'"
-    ) from _problem
 
 __all__ = ["Listening", "serve"]
 __dir__ = public_dir(__name__)

@@ -10,19 +10,15 @@ from typing import Any
 from expunge._lazy import public_dir
 from expunge.client.folder import ClientFolder
 from expunge.client.samples import Recompute
-from expunge.errors import ExpungeError, InputError, MissingExtraError
+from expunge.errors import ExpungeError, InputError, requires_extra
 from expunge.transport.flower.client import run_client
 from expunge.transport.flower.messages import NodeMessage, ServerMessage
 from expunge.transport.flower.records import ACTION, from_records, to_records
 from expunge.wire.token import Token
 
-try:
+with requires_extra("flower", "Flower"):
     from flwr.app import Context, Message
     from flwr.clientapp import ClientApp
-except ImportError as _problem:
-    raise MissingExtraError(
-        f"{_problem}. Flower needs it: pip install 'expunge[flower]'"
-    ) from _problem
 
 __all__ = ["client_app", "register"]
 __dir__ = public_dir(__name__)

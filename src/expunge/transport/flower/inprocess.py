@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from expunge._lazy import public_dir
-from expunge.errors import MissingExtraError
+from expunge.errors import requires_extra
 
-try:
+with requires_extra("flower", "Flower"):
     from flwr.app import Context, Error, Message, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
@@ -22,10 +22,6 @@ try:
     from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
     from flwr.supercore.run import Run
     from flwr.supercore.task_identity import TaskIdentity
-except ImportError as _problem:
-    raise MissingExtraError(
-        f"{_problem}. Flower needs it: pip install 'expunge[flower]'"
-    ) from _problem
 
 __all__ = ["InProcessGrid"]
 __dir__ = public_dir(__name__)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from expunge.errors import FormatError, MissingExtraError
+from expunge.errors import FormatError, requires_extra
 from expunge.transport.flower.messages import Payload
 
-try:
+with requires_extra("flower", "Flower"):
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-except ImportError as _problem:
-    raise MissingExtraError(
-        f"{_problem}. Flower needs it: pip install 'expunge[flower]'"
-    ) from _problem
 
 MESSAGE_TYPE = "query.expunge"
 ACTION = "expunge"

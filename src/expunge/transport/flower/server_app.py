@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from expunge._lazy import public_dir
-from expunge.errors import ExpungeError, MissingExtraError
+from expunge.errors import ExpungeError, requires_extra
 from expunge.server.service import Service
 from expunge.server.state import Settings
 from expunge.transport.flower.config import RunConfig
@@ -25,13 +25,9 @@ from expunge.transport.flower.records import MESSAGE_TYPE, from_records, to_reco
 from expunge.transport.flower.server import CallHandler
 from expunge.transport.local import LocalCarrier
 
-try:
+with requires_extra("flower", "Flower"):
     from flwr.app import Context, Message
     from flwr.serverapp import Grid, ServerApp
-except ImportError as _problem:
-    raise MissingExtraError(
-        f"{_problem}. Flower needs it: pip install 'expunge[flower]'"
-    ) from _problem
 
 __all__ = ["RunSummary", "serve", "server_app"]
 __dir__ = public_dir(__name__)

@@ -5,7 +5,7 @@ all of them added back.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -194,45 +194,36 @@ def _pieces(size: int, stream: Integers, marks: Sequence[int]) -> list[Integers]
     return [*gone, np.setdiff1d(np.arange(size), stream[: marks[-1]])]
 
 
+@dataclass
 class _Measurement:
     """One system's way through the stream: deletions, additions in reverse order, and one client's
     deletion.
     """
 
-    def __init__(
-        self,
-        settings: BurstSettings,
-        federation: PartitionedDataset,
-        system: System,
-        *,
-        stream: Integers,
-        references: list[Reference] | None,
-        report: Report,
-    ) -> None:
-        self._settings = settings
-        self._federation = federation
-        self._system = system
-        self._stream = stream
-        self._references = references
-        self._report = report
-        self._marks: list[dict[str, Any]] = []
-        self._digests: list[str] = []
+    settings: BurstSettings
+    federation: PartitionedDataset
+    system: System
+    stream: Integers
+    references: list[Reference] | None
+    report: Report
+    marks: list[dict[str, Any]] = field(default_factory=list)
+    digests: list[str] = field(default_factory=list)
 
     def result(self) -> dict[str, Any]:
         """All that was measured.
 
         A system that cannot delete is trained without the stream, to add it.
         """
-        system, settings = self._system, self._settings
+        system, settings = self.system, self.settings
         deletes, adds = "delete" in system.supports, "add" in system.supports
-        self._report(f"{system.title} trains", 0, settings.requests)
-        remaining = None if deletes else np.setdiff1d(np.arange(system.pool.size), self._stream)
+        self.report(f"{system.title} trains", 0, settings.requests)
+        remaining = None if deletes else np.setdiff1d(np.arange(system.pool.size), self.stream)
         training = system.train(remaining)
-        accuracy = self._federation.accuracy(system)
+        accuracy = self.federation.accuracy(system)
         self._note_digest(0)
         deleted = self._deleted() if deletes else None
-        accuracy_after = self._federation.accuracy(system)
-        gone = len(deleted["seconds"]) if deleted is not None else len(self._stream)
+        accuracy_after = self.federation.accuracy(system)
+        gone = len(deleted["seconds"]) if deleted is not None else len(self.stream)
         added = self._added(gone) if adds else None
         return {
             "training": training.as_dict(),
@@ -240,20 +231,20 @@ class _Measurement:
             "accuracy_after": accuracy_after,
             "deleted": deleted,
             "added": added,
-            "marks": self._marks,
-            "digests": self._digests,
+            "marks": self.marks,
+            "digests": self.digests,
             "client": self._client() if "delete_client" in system.supports else None,
         }
 
     def _deleted(self) -> dict[str, list[float]]:
         def request(step: int) -> Cost:
-            cost = self._system.delete(self._stream[step - 1 : step])
+            cost = self.system.delete(self.stream[step - 1 : step])
             self._compare("delete", step)
             self._note_digest(step)
             return cost
 
         return self._timed(
-            "deletes", request, self._settings.requests, self._settings.least, self._settings.budget
+            "deletes", request, self.settings.requests, self.settings.least, self.settings.budget
         )
 
     def _added(self, gone: int) -> dict[str, list[float]]:
@@ -265,13 +256,13 @@ class _Measurement:
         """
 
         def request(step: int) -> Cost:
-            cost = self._system.add(self._stream[gone - step : gone - step + 1])
-            if gone == len(self._stream):
+            cost = self.system.add(self.stream[gone - step : gone - step + 1])
+            if gone == len(self.stream):
                 self._compare("add_back", gone - step)
             return cost
 
         return self._timed(
-            "adds", request, gone, self._settings.least_back, self._settings.budget_back
+            "adds", request, gone, self.settings.least_back, self.settings.budget_back
         )
 
     def _timed(
@@ -286,10 +277,10 @@ class _Measurement:
             if (
                 len(costs) >= least
                 and spent >= budget
-                and self._system.name not in self._settings.in_full
+                and self.system.name not in self.settings.in_full
             ):
                 break
-            self._report(f"{self._system.title} {doing}", step - 1, count)
+            self.report(f"{self.system.title} {doing}", step - 1, count)
             costs.append(request(step))
             spent += costs[-1].seconds
         return columns(costs)
@@ -298,27 +289,27 @@ class _Measurement:
         """At a mark, measure how far the head is from the one retrained without the first `gone` of
         the stream.
         """
-        marks = (0, *self._settings.marks)
-        if self._references is not None and gone in marks:
-            distance = self._references[marks.index(gone)].distance(self._system).as_dict()
-            self._marks.append({"kind": kind, "gone": gone, **distance})
+        marks = (0, *self.settings.marks)
+        if self.references is not None and gone in marks:
+            distance = self.references[marks.index(gone)].distance(self.system).as_dict()
+            self.marks.append({"kind": kind, "gone": gone, **distance})
 
     def _note_digest(self, step: int) -> None:
         """The first heads by digest, to be compared with those on Flower."""
         if step <= _DIGESTS:
-            self._digests.append(self._system.digest)
+            self.digests.append(self.system.digest)
 
     def _client(self) -> dict[str, Any]:
-        pool = self._system.pool
-        client = client_of(pool.clients, self._settings.seed)
-        samples = int(self._system.retained[pool.numbers_of(client)].sum())
-        self._report(f"{self._system.title} deletes a client", 0, None)
-        cost = self._system.delete_client(client)
+        pool = self.system.pool
+        client = client_of(pool.clients, self.settings.seed)
+        samples = int(self.system.retained[pool.numbers_of(client)].sum())
+        self.report(f"{self.system.title} deletes a client", 0, None)
+        cost = self.system.delete_client(client)
         return {
             "client": client,
             "samples": samples,
             "cost": cost.as_dict(),
-            "accuracy": self._federation.accuracy(self._system),
+            "accuracy": self.federation.accuracy(self.system),
         }
 
 

@@ -91,7 +91,7 @@ class Highdim(base.Experiment[HighdimSettings]):
 
     def tables(self, _: HighdimSettings, results: base.Results) -> list[base.Table]:
         """Time and memory of each job."""
-        return [_table(results)] if results else []
+        return results.table(_table)
 
     def drawings(self, _: HighdimSettings, results: base.Results) -> list[base.Drawing]:
         """Time and memory against d."""
