@@ -577,14 +577,15 @@ class Office:
         | `order` | `subject`, `subjects`, `days`, `reference` | the order, as `show-order` |
         | `close-order` | `order` | `order` |
         | `audit` | | `audit` |
+        | `fold` | | `ledger` (salted), `round`, `samples` |
         | `amend` | `gamma`, `labels`, `messages`, `publication_bits` | `spec`, `head` (salted) |
         | `forget-client` | `client` | `client`, `count` |
         | `rotate-key` | | `key`, `rotation` |
         | `backup` | `name` | `file` |
         | `judge` | `verdict` (the arbiter's envelope) | `aggregation`, `false` |
 
-        Orders and audits are for officers and operators, everything else for operators. `token` has
-        a method of its own.
+        Orders, audits and folds are for officers and operators, everything else for operators.
+        `token` has a method of its own.
 
         Parameters
         ----------

@@ -393,6 +393,17 @@ def test_a_rotated_key_links_old_and_new_evidence(place: Federation) -> None:
     assert Token.from_text(token).server.text == told["key"]
 
 
+def test_a_fold_erases_at_rest_at_once(place: Federation) -> None:
+    folder = place.client("clinic-a", ROWS_A)
+    run("client", "forget", "--id", "a1", "--yes", "--dir", folder)
+    told = run("server", "fold", "--office", place.office).stdout
+    assert "What was deleted has been erased at rest." in told
+    folded = value("server", "fold", "--office", place.office)
+    status = value("server", "status", "--office", place.office)
+    assert (folded["samples"], status["journal"]) == (status["samples"], 0)
+    assert folded["ledger"] in "".join(told.split())
+
+
 def test_a_restored_backup_has_forgotten_what_was_deleted_since(place: Federation) -> None:
     folder = place.client("clinic-a", ROWS_A)
     run("server", "backup", "monday", "--office", place.office)

@@ -31,6 +31,7 @@ def test_roles(federation: Federation) -> None:
         assert officer.ask(action) == federation.operator.ask(action)
     assert [one["name"] for one in officer.ask("clients")] == ["clinic", "officer", "operator"]
     assert officer.command("audit")["audit"]
+    assert officer.command("fold")["round"] == federation.service.state.record.round
     refused(federation, "unknown-actor", Party(federation, "nobody", make_key()).command, "audit")
     refused(federation, "bad-signature", Party(federation, "operator", make_key()).command, "audit")
     refused(federation, "bad-signature", Party(federation, "operator", make_key()).ask, "status")

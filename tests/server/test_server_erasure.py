@@ -322,6 +322,32 @@ def test_until_the_fold_the_sums_of_before_can_be_tested_and_then_no_longer(
     )
 
 
+def test_officers_have_the_sums_digested_and_what_was_deleted_erased_at_rest(
+    federation: Federation,
+) -> None:
+    """By a command; again, it changes nothing, and answers the same."""
+    officer, client = federation.officer(), federation.clients["clinic"]
+    state = federation.service.state
+    federation.fold()
+    added = copied(federation, "added")
+    gone = client.retained[:1]
+    client.send((), gone)
+    assert (state.record.binds, state.storage.journal.count()) == ("samples", 1)
+    told = officer.command("fold")
+    assert (state.record.binds, state.storage.journal.count()) == ("sums", 0)
+    assert told == {
+        "ledger": federation.entries("digested")[-1]["ledger"],
+        "round": state.record.round,
+        "samples": 9,
+    }
+    (entry,) = federation.entries("commanded")[-1:]
+    assert (entry["action"], entry["summary"]) == ("fold", {"round": state.record.round})
+    assert candidates_in(federation, gone[0], 2) == []
+    assert "ledger" in shredded(federation, added, "share", "account")
+    assert officer.command("fold") == told
+    federation.check()
+
+
 def test_the_salt_of_current_digests_is_there_for_auditors_and_opens_them(
     federation: Federation,
 ) -> None:

@@ -246,6 +246,33 @@ def status(office: Path | None, at: str | None) -> None:
     )
 
 
+@server.command()
+@office_options
+def fold(office: Path | None, at: str | None) -> None:
+    """Erase at rest now what was deleted, and log a digest of the sums.
+
+    The server does both by itself within the time that expunge serve --erase-within gives. After
+    this command, nothing that was deleted before can be read from the server's disk, and the log
+    has a digest of the sums that are left: the server is bound to them.
+
+    Example:
+      expunge server fold --office federation/operator
+    """
+    with office_at(office, at) as connection:
+        folded = connection.office.do("fold", {})
+    Screen.current().result(
+        folded,
+        line("What was deleted has been erased at rest.", Style.GOOD),
+        facts(
+            [
+                ("Samples", f"{folded['samples']:,}"),
+                ("Round", folded["round"]),
+                ("Ledger", f"{folded['ledger']} (salted digest)"),
+            ]
+        ),
+    )
+
+
 def _disputed(rounds: dict[str, Any] | None) -> list[tuple[str, Text]]:
     """False sums that wait for the arbiter, clients that it found false, and those of which no join
     is taken.

@@ -140,6 +140,7 @@ class Commands:
             "rotate-key": (("operator",), self._rotate_key),
             "backup": (("operator",), self._backup),
             "audit": (both, self._audit),
+            "fold": (both, self._fold),
             "order": (both, self._order),
             "close-order": (both, self._close_order),
             "judge": (("operator",), self._judge),
@@ -175,7 +176,7 @@ class Commands:
 
     def prepare(self, action: str, arguments: dict[str, Any]) -> None:
         """What must be done before the transaction of a command."""
-        if action in ("amend", "forget-client"):
+        if action in ("amend", "forget-client", "fold"):
             self._upkeep.fold()
         if action == "backup":
             name = arguments.get("name")
@@ -323,6 +324,17 @@ class Commands:
         self._state.storage.actors.put(replace(self._state.actor(name), status="gone"))
         self._audits.client_is_gone(name)
         return {"client": name, "count": UNDISCLOSED}, {"client": name, "count": UNDISCLOSED}
+
+    def _fold(self, now: int, _given: dict[str, Any], _asked: Envelope) -> Done:
+        """Everything before this command has been erased at rest, and the sums of now digested."""
+        del now
+        state = self._state
+        told = {
+            "ledger": state.record.ledger_digest,
+            "round": state.record.round,
+            "samples": state.ledger.solver.count,
+        }
+        return told, {"round": state.record.round}
 
     def _rotate_key(self, now: int, _given: dict[str, Any], _asked: Envelope) -> Done:
         state, key = self._state, SigningKey(secrets.token_bytes(_KEY_BYTES))
