@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from expunge import Statistics
-from expunge.client.round_policy import RoundPolicy
+from expunge.client.round_policy import RoundPolicy, _Bound
 from expunge.crypto import Envelope, canonical
 from expunge.errors import EvidenceError
 from expunge.kinds import ClientStatus
 from expunge.secagg import Contribution
+from expunge.secagg.unmasking import AgreedSum
 from expunge.server.secagg import SecureAggregation
 from expunge.server.secagg_outcomes import Outcomes
 from expunge.server.state import ServerState
@@ -328,6 +329,61 @@ def test_no_audit_leaves_out_who_has_not_come_since_a_restore_that_never_was(is_
         assert all(
             "sent everything anew since, which it has not" in one.waiting for one in told.values()
         )
+
+
+def test_no_change_is_another_one_than_everything_after_a_restore_in_the_log() -> None:
+    """Or by rounds of zeros a server would have any three of its choice be all that have come
+    since, and audit them.
+    """
+    with circle_of(4) as circle, pytest.MonkeyPatch.context() as patch:
+        server, chosen = LyingServer(circle), ["c0", "c1", "c2"]
+        true, before = ServerState.clients, len(circle.entries("aggregated"))
+
+        def clients(self: ServerState, *statuses: ClientStatus) -> list[str]:
+            return chosen if "active" in statuses else true(self, *statuses)
+
+        patch.setattr(ServerState, "clients", clients)
+        server.log("restored", size=circle.service.state.log.size, withheld=[])
+        circle.restart_server()
+        circle.everybody_adds("c0")
+        for _ in range(6):
+            told = circle.pass_round(*chosen)
+            circle.wait(GATHER)
+        assert len(circle.entries("aggregated")) == before
+        assert any("for less than everything" in one.waiting for one in told.values())
+
+
+def test_by_two_restores_a_server_does_not_choose_whose_change_it_sees() -> None:
+    """All have sent everything anew, and have deleted something since: only one is told that its
+    number is used up, but all compose anew, since the log shows the second restore.
+    """
+    with circle_of(5) as circle, lying_server(circle) as server:
+
+        def restored(*names: str) -> None:
+            state = circle.service.state
+            server.log("restored", size=state.log.size, withheld=[])
+            for name in names:
+                composed = circle.stores[name].outbox.composed()
+                number = circle.stores[name].sequence if composed is None else composed.sequence
+                with state.changing():
+                    told = replace(state.actor(name), status="must-rejoin", sequence=number)
+                    state.storage.actors.put(told)
+
+        restored(*circle.names)
+        assert server.sum_of(*circle.names)
+        for name in circle.names:
+            circle.forget(name, [next(iter(circle.held[name]))])
+        restored("c3")
+        assert server.sum_of(*circle.names)
+        (first, _), (second, _) = server.sums
+        assert first.isdisjoint(second)
+        assert dict(first).keys() == dict(second).keys()
+
+
+def test_a_sum_of_everything_is_the_same_only_if_all_compose_anew() -> None:
+    bound = _Bound(AgreedSum(frozenset({("a", 2), ("b", 2), ("c", 2)})), is_renewed=True).renewed()
+    assert bound.same({("a", 3), ("b", 4), ("c", 3)}) == bound.earlier.parts
+    assert bound.same({("a", 3), ("b", 2), ("c", 3)}) != bound.earlier.parts
 
 
 def test_no_audit_is_of_clients_that_know_other_parts_of_the_log() -> None:

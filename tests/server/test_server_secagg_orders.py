@@ -296,6 +296,49 @@ def test_a_client_that_holds_nothing_any_more_rejoins_by_the_round_that_it_is_in
     assert not circle.entries("changed")
 
 
+def test_nobody_is_excluded_for_a_sum_from_before_a_restore(circle: Circle) -> None:
+    """All send everything anew: nobody can repeat it."""
+    circle.everybody_adds()
+    circle.until("revealing")
+    circle.restart_server()
+    circle.federation.operator.command("backup", name="first")
+    assert circle.service.state.storage.rounds.attempts()
+    restored(circle, "first")
+    assert not circle.service.state.storage.rounds.attempts()
+    rules = circle.spec.aggregation
+    assert rules is not None
+    for _ in range(12):
+        for name in circle.names[:2]:
+            circle.sync(name, accept_restored=True)
+        circle.federation.clock.now += rules.set_aside_after // 4
+    for name in circle.names:
+        circle.sync(name, accept_restored=True)
+    circle.go()
+    circle.check_whole()
+    assert not circle.entries("excluded")
+
+
+@pytest.mark.parametrize("is_leaving", [False, True])
+def test_who_holds_nothing_and_leaves_after_a_restore_says_so(
+    circle: Circle, is_leaving: bool
+) -> None:
+    """By a request, as always: the round by which it rejoins tells nobody that it leaves."""
+    circle.forget("c3", list(circle.held["c3"]))
+    circle.go()
+    circle.federation.operator.command("backup", name="first")
+    if is_leaving:
+        circle.stores["c3"].leave()
+    restored(circle, "first")
+    if not is_leaving:
+        circle.stores["c3"].leave()
+    for _ in range(6):
+        for name in circle.names:
+            circle.sync(name, accept_restored=True)
+        circle.wait(GATHER)
+    assert [one["client"] for one in circle.entries("changed") if one["leave"]] == ["c3"]
+    assert circle.service.state.actor("c3").status == "gone"
+
+
 def test_a_reset_that_goes_by_no_round_is_refused(circle: Circle) -> None:
     """By it, a client would say that it holds nothing, or use up a number that others wait for."""
     circle.federation.operator.command("backup", name="first")

@@ -187,35 +187,42 @@ def start_over(store: ClientStore, sequence: int) -> None:
     store.remember({"sequence": str(sequence), **bound})
 
 
-def test_who_uses_up_its_number_in_the_middle_of_each_round_stops_nobody() -> None:
-    """Between its join and the end of masking nobody waits for its part yet."""
+@pytest.mark.parametrize("kind", ["join", "masked"])
+def test_who_would_use_up_its_number_in_the_middle_of_each_round_stops_nobody(kind: str) -> None:
+    """Nobody waits for its part yet: while others join, the round goes on without it, and from then
+    on the number is taken.
+    """
     with circle_of(5) as circle:
         honest, liar = circle.names[:4], "c4"
         forget_one(circle, *honest)
         circle.add(liar)
-        true, used = circle.way.__getattr__, [1]
+        true, used, refused = circle.way.__getattr__, [1], list[str]()
 
         def aggregate(message: bytes) -> bytes:
+            answer: bytes = true("aggregate")(message)
             if is_said(message):
                 said, number = read_client_message(message), circle.stores[liar].sequence + 1
-                if (said.kind, said.client) == ("masked", liar) and number > used[-1]:
-                    circle.service.request(empty(circle, liar, number))
-                    used.append(number)
-            answer: bytes = true("aggregate")(message)
+                if (said.kind, said.client) == (kind, liar) and number > used[-1]:
+                    try:
+                        circle.service.request(empty(circle, liar, number))
+                        used.append(number)
+                    except RefusedError as refusal:
+                        refused.append(refusal.reason)
             return answer
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(circle.way, "aggregate", aggregate, raising=False)
             for _ in range(30):
-                circle.pass_round(*honest)
                 with suppress(ExpungeError):
                     circle.sync(liar)
+                circle.pass_round(*honest)
                 if circle.stores[liar].sequence < used[-1] and circle.phase in ("", "joining"):
                     start_over(circle.stores[liar], used[-1])
                 circle.wait(GATHER if circle.phase == "joining" else PHASE / 4)
-        assert len(used) > 1
+        assert len(used) > 1 if kind == "join" else "has joined a round with" in refused[0]
         assert not is_deleting(circle, *honest)
         assert excluded(circle) == []
+        assert circle.service.rounds.aborted == 0
 
 
 def test_who_comes_with_another_request_than_others_wait_for_has_not_come() -> None:
@@ -251,6 +258,25 @@ def test_who_comes_with_another_request_than_others_wait_for_has_not_come() -> N
         circle.go(*honest, passes=30)
         assert {len(one["clients"]) for one in aggregated(circle)} == {4}
         assert all(circle.stores[name].outbox.composed() is None for name in honest)
+
+
+def test_who_was_excluded_and_has_come_back_is_in_all_later_rounds() -> None:
+    """That one of its parts hides nobody says nothing of those that come after it."""
+    with circle_of(6) as circle:
+        aborted_when_revealed(circle)
+        others = circle.names[:5]
+        circle.time_is_up(*others, times=2)
+        circle.go(*others)
+        assert excluded(circle) == [["c5"]]
+        for _ in range(3):
+            circle.go()
+            circle.federation.clock.now += 600
+        circle.check_whole()
+        forget_one(circle, "c5")
+        circle.everybody_adds("c0")
+        circle.go()
+        circle.check_whole()
+        assert [one["client"] for one in aggregated(circle)[-1]["clients"]] == circle.names
 
 
 # -- presence --------------------------------------------------------------------------------------

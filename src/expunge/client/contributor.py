@@ -258,6 +258,10 @@ class Contributor:
         """
         self._policy.require_forgotten()
 
+    def is_lost(self) -> bool:
+        """Whether by the log the server was restored since this client's part was masked."""
+        return self._policy.is_lost()
+
     def require_lost(self) -> None:
         """Raise EvidenceError unless the log shows that the server was restored since this client's
         part was masked.
@@ -500,9 +504,10 @@ class Contributor:
         self, participant: Participant, state: _RoundState, vector: Callable[[], Wide]
     ) -> bytes:
         if state.phase == "sharing":
-            message = participant.on_roster(
-                state.content, self._policy.keys(participant, state.content)
-            )
+            keys = self._policy.keys(participant, state.content)
+            is_bound = self.is_bound(participant.sequence)
+            self._policy.require_sent_anew(participant, is_bound=is_bound)
+            message = participant.on_roster(state.content, keys)
         elif state.phase == "masking":
             self._policy.require_roster(participant)
             self._require_composed(participant)
@@ -575,7 +580,7 @@ class Contributor:
                     keep=not composed.is_cover,
                 )
             if self.is_bound(receipt.sequence):  # or another agent has masked the next one since
-                self._policy.release()
+                self._policy.release(sent_anew=composed is not None and composed.reset)
                 window = {} if self._schedule is None else {_APPLIED: store.recall(_JOINED) or ""}
                 store.remember({_LAST: participant.opening.round} | window)
                 store.disputable.drop()

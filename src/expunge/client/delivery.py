@@ -98,6 +98,11 @@ class Delivery(Protocol):
     def is_outdated(self, composition: Composition) -> bool:
         """Whether a composed request may still be composed again, and would have other samples."""
 
+    def is_superseded(self, composition: Composition) -> bool:
+        """Whether what is being sent anew must be composed anew, whatever the server says that it
+        has.
+        """
+
     def cover(self) -> None:
         """Nothing is pending: help others to deliver what they have; PendingError while it goes
         on.
@@ -259,6 +264,11 @@ class Direct:
 
     def is_outdated(self, composition: Composition) -> bool:
         """Never: what has been composed goes out as it is."""
+        del composition
+        return False
+
+    def is_superseded(self, composition: Composition) -> bool:
+        """Never: the server knows by its number whether it has it."""
         del composition
         return False
 

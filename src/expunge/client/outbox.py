@@ -337,7 +337,7 @@ class Outbox:
         answerable = self._chooser.answerable(choice) if answers else []
         orders = [order for order in answerable if order not in withheld]
         leave = self._is_leaving() and choice.is_complete and not audits
-        leave = leave and (disclosed or not choice.slots)
+        leave = leave and (disclosed or not (choice.slots or reset))
         if not (choice.slots or orders or audits or leave or reset or cover):
             if choice.problem:
                 raise ProtocolError(choice.problem)

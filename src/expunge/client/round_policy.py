@@ -46,7 +46,8 @@ _AGREED = "agreed"  # the setting that holds when its part was masked first, and
 _FIRST = "first"  # in it, the time of the former
 _RESTORED = "restored"  # and in it, what the log said then of when the server was restored last
 _NOTICED = "noticed"  # and in it, when this client's clock was first behind one of these times
-_BEFORE = "before"  # the setting that holds the last restore in the log, and the number before it
+_LOST = "lost"  # the setting that holds the last restore that this client has read of in the log
+_ANEW = "anew"  # the setting that holds the last restore since which it has sent everything anew
 _ROSTERS = "rosters"  # the setting that holds the rosters of rounds in which its part was masked
 _EVERYTHING = 0  # in place of the numbers of requests that send everything anew
 
@@ -160,25 +161,35 @@ class RoundPolicy:
         peers = cached.read_on(self._carrier.entries, size, root, self._verify)
         if peers != cached:
             self._store.remember({"peers": peers.to_text(), **self._noted(cached, peers)})
-        self._require_sent_anew(peers)
         return peers
 
     def _noted(self, cached: Peers, peers: Peers) -> dict[str, str]:
-        """If the log shows a restore that this client has not seen: the number of its last request
-        before it, for the settings. Nothing is known of those before the log was read first.
+        """For the settings: that the log shows a restore which this client has not seen. Nothing
+        is known of those before the log was read first.
         """
-        if peers.restored == cached.restored or not cached.keys:
-            return {}
-        return {_BEFORE: f"{peers.restored} {self._store.sequence}"}
+        is_new = peers.restored != cached.restored and len(cached.keys) > 0
+        return {_LOST: peers.restored} if is_new else {}
 
-    def _require_sent_anew(self, peers: Peers) -> None:
-        """After a restore, who has not sent everything anew is in no sum of all: a server that
-        says in its log that some have could choose whom it leaves out of an audit.
+    def require_sent_anew(self, participant: Participant, *, is_bound: bool) -> None:
+        """After a restore, who has not sent everything anew does that first, and is in no sum of
+        all before: else a server that says in its log that it was restored could choose whom it
+        leaves out of an audit.
         """
-        restored, _, before = (self._store.recall(_BEFORE) or "").partition(" ")
-        name = self._store.name
-        is_back = before and restored == peers.restored and name in peers.active
-        if is_back and peers.applied.get(name, 0) <= int(before):
+        name, peers = self._store.name, self._peers()
+        is_away = peers.states.get(name) == "away"
+        if is_away and participant.opening.purpose == "change":
+            if not self._sends_everything():
+                raise UnsafeRoundError(
+                    "the log shows that the server was restored, and the server asks for less than "
+                    "everything that this client holds: it keeps out of rounds. Ask the operator"
+                )
+            if is_bound and self._recall(_AGREED).get(_RESTORED) != peers.restored:
+                raise UnsafeRoundError(
+                    "the log shows that the server was restored since this client's part was "
+                    "masked: sync again. If that does not help, ask the operator"
+                )
+        is_noted = self._store.recall(_LOST) == peers.restored
+        if is_noted and not is_away and self._store.recall(_ANEW) != peers.restored:
             raise UnsafeRoundError(
                 f"the log shows that the server was restored, and that {name} has sent everything "
                 "anew since, which it has not: this client keeps out of rounds. Ask the operator"
@@ -306,6 +317,7 @@ class RoundPolicy:
         for record in self._recall("revealed", []):
             earlier, before = _read_record(record)
             is_renewed = self._sends_everything() and before not in (None, restored)
+            is_renewed &= not ours <= earlier.parts
             one = _Bound(earlier, is_renewed=is_renewed).renewed()
             bound += [one] if one.same(ours) <= one.earlier.parts else []
         decisions = self._decisions() if self._store.recall(_ROSTERS) else ()
@@ -444,9 +456,10 @@ class RoundPolicy:
             raise EvidenceError("the log shows a verdict about another round than it says")
         return verdict
 
-    def release(self) -> None:
+    def release(self, *, sent_anew: bool) -> None:
         """What has been applied binds no longer, nor what it took the place of."""
-        self._store.remember({"revealed": "", _ROSTERS: "", _AGREED: ""})
+        anew = {_ANEW: self._recall(_AGREED).get(_RESTORED, "")} if sent_anew else {}
+        self._store.remember({"revealed": "", _ROSTERS: "", _AGREED: "", **anew})
 
     def require_restored(self) -> None:
         """A server that asks for everything again could subtract it from what it has: it must have
@@ -470,13 +483,16 @@ class RoundPolicy:
                 "that: nothing is erased. Ask its operator"
             )
 
+    def is_lost(self) -> bool:
+        """Whether the log shows a restore since this client's part was masked first."""
+        self._follow_log()
+        return self._peers().restored not in ("", self._recall(_AGREED).get(_RESTORED, ""))
+
     def require_lost(self) -> None:
         """What may be in a sum is taken back only if the server has told everybody by its log that
         it lost what it had, since that was masked.
         """
-        self._follow_log()
-        restored = self._peers().restored
-        if restored in ("", self._recall(_AGREED).get(_RESTORED, "")):
+        if not self.is_lost():
             raise UnsafeRoundError(
                 "the server asks for another request in place of one that may be in a sum which it "
                 "has seen, as if it had been restored from a backup since, but its log does not "
@@ -550,25 +566,31 @@ UNMASKED: tuple[Stage, ...] = ("joined", "shared")
 @dataclass(frozen=True)
 class _Bound:
     """A sum that a client's part is in; `is_renewed` if it was of everything that this client
-    holds, and the log shows that all send everything anew since: it is the same under new numbers.
+    holds, and the log shows that all send everything anew since: it is the same under new numbers,
+    all of them.
     """
 
     earlier: AgreedSum
     is_agreed: bool = True
     is_renewed: bool = False
+    numbers: frozenset[Part] = frozenset()  # of one that is renewed: its parts as they were
 
     def same(self, parts: Set[Part]) -> frozenset[Part]:
         """Parts as they are compared with those of this sum."""
-        return (
-            frozenset((name, _EVERYTHING) for name, _ in parts)
-            if self.is_renewed
-            else frozenset(parts)
-        )
+        if not self.is_renewed:
+            return frozenset(parts)
+        kept = self.numbers.intersection(parts)
+        return kept | {(name, _EVERYTHING) for name, _ in parts - kept}
 
     def renewed(self) -> _Bound:
         """The sum as it is compared with others."""
-        parts, exposed = self.same(self.earlier.parts), self.same(self.earlier.exposed)
-        return replace(self, earlier=AgreedSum(parts, exposed))
+        if not self.is_renewed:
+            return self
+        parts, exposed = (
+            frozenset((name, _EVERYTHING) for name, _ in some)
+            for some in (self.earlier.parts, self.earlier.exposed)
+        )
+        return replace(self, earlier=AgreedSum(parts, exposed), numbers=self.earlier.parts)
 
 
 def _record(parts: Set[Part], exposed: Set[Part], restored: str | None) -> dict[str, Any]:

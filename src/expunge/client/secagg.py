@@ -139,7 +139,15 @@ class Masked:
         """
         if not _goes_by_round(composition) or self._contributor.is_bound(composition.sequence):
             return False
-        return self._outbox.is_outdated()
+        # An earlier version left by a request that now goes by a round, which tells nobody.
+        return self._outbox.is_outdated() or (composition.reset and composition.leave)
+
+    def is_superseded(self, composition: Composition) -> bool:
+        """Whether the server was restored, by its log, since this was masked: then all compose
+        anew, and the server does not choose who.
+        """
+        bound = composition.reset and self._contributor.is_bound(composition.sequence)
+        return bound and self._contributor.is_lost()
 
     def deliver(self, composition: Composition) -> Receipt:
         """Bring a request by a round; PendingError if that takes too long, or if the round was

@@ -683,6 +683,7 @@ class Agent:
             not outstanding.reset
             or outstanding.sequence <= answer.sequence
             or self._delivery.is_outdated(outstanding)
+            or self._delivery.is_superseded(outstanding)
         ):
             self._delivery.take_back(outstanding, "must-rejoin: the server was restored")
         number = self._delivery.restart(max(self.store.sequence, answer.sequence) + 1)

@@ -176,6 +176,8 @@ def _begin_anew(folder: ServerFolder) -> None:
     for actor in storage.actors.all():
         if (actor.role, actor.status) == ("client", "active"):
             storage.actors.put(replace(actor, status="must-rejoin"))
+    # Nobody repeats a sum of before: all send everything anew.
+    storage.rounds.drop_attempts({attempt.aggregation for attempt in storage.rounds.attempts()})
     for audit in storage.audits.running():
         storage.audits.put(replace(audit, finished=audit.started, result="abandoned", slot=None))
     drop_unreadable(folder)

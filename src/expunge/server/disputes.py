@@ -464,13 +464,12 @@ class Disputes:
             with suppress(StoreError, OSError), state.changing():
                 state.storage.actors.put(changed)
 
-    def exclude_silent(self, silent: Collection[str]) -> None:
+    def exclude_silent(self, silent: Set[Part]) -> None:
         """Go on without those that came to repeat a sum, and then left its round again."""
         with self._state.lock:
             for waiting in self._overdue():
                 if not waiting.disputed:
-                    names = {client for client, _ in waiting.parts}
-                    self._exclude(waiting, names.intersection(silent))
+                    self._exclude(waiting, {client for client, _ in waiting.parts & silent})
 
     def _overdue(self) -> list[Waiting]:
         """What has waited for longer than the rules allow, and for which some of its clients have

@@ -269,6 +269,12 @@ class Requests:
                 "that holds nothing: upgrade the client, and sync again",
             )
         part = (offer.client, header.sequence)
+        if part in self._state.under_way:
+            raise RefusedError(
+                "not-allowed",
+                f"{offer.client} has joined a round with request {header.sequence}: that goes by "
+                "the round, or another one when it is over",
+            )
         attempts = self._state.storage.rounds.attempts()
         if any(part == (attempt.client, attempt.sequence) for attempt in attempts):
             raise RefusedError(

@@ -121,6 +121,9 @@ _NOT_OF_THIS_SUM = (
     "this round went on without this client: a sum that may have been unmasked before is repeated "
     "by its own clients alone, and takes turns with the changes of others"
 )
+_OUT_OF_STEP = (
+    "this round went on without this client: it has sent another request since it joined, or left"
+)
 _SILENT = (
     "this round went on without this client, or others that it must be summed up with: it dropped "
     "out of the last one, or a client could not use the shares that it had dealt, and got no answer"
@@ -345,6 +348,8 @@ class SecureAggregation:
                 if not self._is_complete(current):
                     return
                 if current.collector.phase == "joining" and current.everyone is None:
+                    if not self._close_joining(current):
+                        continue
                     self._leave_out(current)
                 if current.collector.phase == "masking":
                     self._note_unanswered(current)
@@ -440,14 +445,36 @@ class SecureAggregation:
         is_joining = current.collector.phase == "joining" and current.everyone is None
         if is_joining and self._has_gathered(current):
             refused = self._culprits.union(self._odd(current))
-            parts = {(one.client, one.sequence) for one in current.members.values()}
-            present = remaining(parts, refused)
+            present = remaining(self._joined(current), refused)
             self._conclusions.disputes.exclude_absent(present, refused)
 
     def _exclude_silent(self, current: _MaskedRound, silent: frozenset[str]) -> None:
         """Nor may those that join it, and then leave it each time, or make it impossible."""
         if silent and current.everyone is None:
-            self._conclusions.disputes.exclude_silent(silent)
+            parts = {part for part in self._joined(current) if part[0] in silent}
+            self._conclusions.disputes.exclude_silent(parts)
+
+    def _close_joining(self, current: _MaskedRound) -> bool:
+        """From now on nobody uses up its number by another request; False if somebody did since it
+        has joined: those have no part in the round, which may have too few then.
+        """
+        with self._state.lock:
+            late = self._out_of_step(current)
+            if not late:
+                self._state.under_way = self._joined(current)
+        self._drop_members(current, dict.fromkeys(late, _OUT_OF_STEP))
+        return not late
+
+    @staticmethod
+    def _joined(current: _MaskedRound) -> frozenset[Part]:
+        return frozenset((one.client, one.sequence) for one in current.members.values())
+
+    @staticmethod
+    def _drop_members(current: _MaskedRound, reasons: dict[str, str]) -> None:
+        current.collector.leave_out(reasons)
+        for client, reason in reasons.items():
+            del current.members[client]
+            current.left_out[client] = reason
 
     def _out_of_step(self, current: _MaskedRound) -> frozenset[str]:
         """The members of a round of changes whose requests can be applied no more, since they have
@@ -529,7 +556,8 @@ class SecureAggregation:
         and of which they do not say so any more, or yet.
         """
         said = (attempt.exposed for attempt in self._conclusions.attempted())
-        return self._conclusions.disputes.shown().union(*said) - current.collector.exposed
+        known = self._conclusions.disputes.shown().union(*said)
+        return (known & self._joined(current)) - current.collector.exposed
 
     def _mismarked(self, current: _MaskedRound) -> frozenset[Part]:
         """The parts that hide nobody, by the word of their clients, and did when they were asked
@@ -600,10 +628,7 @@ class SecureAggregation:
         others = set(current.members) - chosen
         reasons = dict.fromkeys(others, _NOT_OF_THIS_SUM) | self._odd(current)
         reasons |= dict.fromkeys(silent, _SILENT)
-        current.collector.leave_out(others)
-        for client in others:
-            del current.members[client]
-            current.left_out[client] = reasons[client]
+        self._drop_members(current, {client: reasons[client] for client in others})
 
     def _require_current(self, current: _MaskedRound) -> None:
         """Before anything is revealed: the round is still about what it was opened for."""
@@ -749,7 +774,7 @@ class SecureAggregation:
         self._end(current, reason)
 
     def _end(self, current: _MaskedRound, reason: str) -> None:
-        self._round = None
+        self._round, self._state.under_way = None, frozenset()
         if not reason and current.window is not None:
             self._applied = current.window
             # A window has one such round: the next sum that waits does not wait for another one.

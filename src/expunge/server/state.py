@@ -146,6 +146,8 @@ class ServerState:
         self.headless = ""  # why there is no head, if there is none
         self._sound = True  # whether memory matches the store
         self.version = 0  # counts changes of what certificates say
+        # Whose requests, by their numbers, are being summed up now: no others take these numbers.
+        self.under_way: frozenset[tuple[str, int]] = frozenset()
         self.find_head()
         self.settle_head()
 
