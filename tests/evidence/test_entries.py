@@ -96,6 +96,7 @@ CONTENT: dict[str, dict[str, Any]] = {
 SECOND: dict[str, dict[str, Any]] = {
     "changed": {"version": 2, "binds": "samples", "base": 5},
     "judged": {"version": 2, "masked": {"north": ["AA==", "AA=="]}},
+    "restored": {"version": 2, "id": D},
     "audited": {"version": 2, "current": D},
 }
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from expunge import kinds
 from expunge.client import ClientStore
-from expunge.crypto import Envelope
+from expunge.crypto import Envelope, canonical
 from expunge.errors import EvidenceError, RefusedError, StoreError
 from expunge.evidence import read_bundle, render_bundle, verify
 from expunge.server.backup import restore
@@ -247,12 +248,12 @@ def test_a_client_that_leaves_deletes_in_a_round_and_says_farewell_afterwards(
 # -- restored servers ------------------------------------------------------------------------------
 
 
-def restored(circle: Circle, backup: str) -> None:
+def restored(circle: Circle, backup: str | Path, name: str = "restored") -> None:
     """The server is lost, and comes back from a backup."""
     federation = circle.federation
     key, vault = federation.server_key, federation.path / "server.vault"
     federation.close()
-    place = federation.path.parent / "restored"
+    place = federation.path.parent / name
     restore(place, federation.path / "backups" / backup, key, vault=vault, clock=federation.clock)
     federation.path = place
     federation.service = federation.opened()
@@ -294,6 +295,60 @@ def test_a_client_that_holds_nothing_any_more_rejoins_by_the_round_that_it_is_in
     (entry,) = circle.entries("aggregated")[-1:]
     assert [member["client"] for member in entry["clients"]] == circle.names
     assert not circle.entries("changed")
+
+
+def test_two_restores_of_one_backup_in_one_second_are_two(circle: Circle) -> None:
+    """What was masked in between is taken back only if the log shows the second one."""
+    circle.federation.operator.command("backup", name="first")
+    backup = circle.federation.path / "backups" / "first"
+    restored(circle, backup)
+    for _ in range(4):
+        circle.pass_round()
+        circle.wait(GATHER)
+    circle.everybody_adds()
+    circle.until("agreeing")
+    circle.sync("c0")
+    restored(circle, backup, "again")
+    assert len({entry["id"] for entry in circle.entries("restored")}) == 1
+    for _ in range(12):
+        for name in circle.names:
+            circle.sync(name, accept_restored=True)
+        circle.wait(GATHER)
+    circle.check_whole()
+
+
+def test_a_client_that_has_seen_what_was_lost_and_is_forgotten_learns_that(circle: Circle) -> None:
+    circle.federation.operator.command("backup", name="first")
+    circle.everybody_adds("c0")
+    circle.go()
+    circle.forget("c3", list(circle.held["c3"])[:1])
+    restored(circle, "first")
+    for _ in range(4):
+        for name in circle.names[:3]:
+            circle.sync(name, accept_restored=True)
+        circle.wait(GATHER)
+    circle.federation.operator.command("forget-client", client="c3")
+    with pytest.raises(EvidenceError, match="accept it for this client"):
+        circle.sync("c3")
+    assert circle.sync("c3", accept_restored=True).status == "gone"
+    assert circle.stores["c3"].status().deleting == 0
+
+
+def test_a_store_of_an_earlier_version_knows_of_no_restore_and_goes_on(circle: Circle) -> None:
+    """What it has noted of the log does not say which restore it has seen."""
+    circle.federation.operator.command("backup", name="first")
+    restored(circle, "first")
+    for _ in range(4):
+        for name in circle.names:
+            circle.sync(name, accept_restored=True)
+        circle.wait(GATHER)
+    for store in circle.stores.values():
+        noted = canonical.decode((store.recall("peers") or "").encode())
+        older = {key: noted[key] for key in ("decisions", "frontier", "keys", "states")}
+        store.remember({"peers": canonical.encode(older).decode(), "anew": "", "lost": ""})
+    circle.everybody_adds()
+    circle.go()
+    circle.check_whole()
 
 
 def test_nobody_is_excluded_for_a_sum_from_before_a_restore(circle: Circle) -> None:

@@ -17,6 +17,7 @@ from expunge.client import ClientStore
 from expunge.client.contributor import Contributor, RoundPending
 from expunge.client.round_policy import RoundPolicy
 from expunge.errors import CarrierError, ExpungeError, RefusedError
+from expunge.kinds import ClientStatus
 from expunge.secagg.messages import is_said, read_client_message
 from expunge.wire import payloads
 from expunge.wire.request import Header, write
@@ -277,6 +278,48 @@ def test_who_was_excluded_and_has_come_back_is_in_all_later_rounds() -> None:
         circle.go()
         circle.check_whole()
         assert [one["client"] for one in aggregated(circle)[-1]["clients"]] == circle.names
+
+
+def test_a_reset_that_others_wait_for_goes_out_under_its_number() -> None:
+    """Or they would be bound for ever to a sum that can be no more."""
+    with circle_of(5) as circle:
+        state = circle.service.state
+        with state.lock, state.changing() as now:
+            state.append("restored", now, size=state.log.size, withheld=[])
+            for name in circle.names:
+                state.storage.actors.put(replace(state.actor(name), status="must-rejoin"))
+        circle.restart_server()
+        aborted_when_revealed(circle)
+        store = circle.stores["c4"]
+        store.participation.drop()
+        store.outbox.abandon(2, "")
+        with pytest.raises(RefusedError, match="others wait to be summed up with request 2 of c4"):
+            circle.sync("c4")
+
+
+@pytest.mark.parametrize("status", ["gone", "barred"])
+def test_who_takes_part_in_no_round_begins_none(status: ClientStatus) -> None:
+    """Others would take part with zeros, without end."""
+    with circle_of(5) as circle:
+        state = circle.service.state
+        with state.changing():
+            state.storage.actors.put(replace(state.actor("c4"), status=status))
+        content = {
+            "actor": "c4",
+            "aggregation": "",
+            "federation": state.federation,
+            "reset": False,
+            "sequence": 9999,
+            "wait": 0,
+        }
+        question = payloads.sign("turn", content, circle.stores["c4"].key)
+        told = payloads.open_unverified("standing", circle.service.aggregate(question))[1]
+        assert (told["phase"], circle.phase) == ("closed", "")
+        assert "takes part in no round" in told["reason"]
+        refused = payloads.sign("turn", content | {"actor": "c3"}, circle.stores["c3"].key)
+        with pytest.raises(RefusedError) as caught:
+            circle.service.aggregate(refused)
+        assert (caught.value.code, circle.phase) == ("sequence-gap", "")
 
 
 # -- presence --------------------------------------------------------------------------------------

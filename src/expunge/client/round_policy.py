@@ -17,7 +17,7 @@ from typing import Any
 
 from expunge.client.settings import checkpoint_text, read_pins
 from expunge.client.store import ClientStore
-from expunge.client.trust import Peers, Trust, trusted
+from expunge.client.trust import UNKNOWN, Peers, Trust, trusted
 from expunge.crypto import Envelope, PublicKey, canonical
 from expunge.errors import EvidenceError, ProtocolError
 from expunge.evidence import Checkpoint, Receipt
@@ -167,7 +167,8 @@ class RoundPolicy:
         """For the settings: that the log shows a restore which this client has not seen. Nothing
         is known of those before the log was read first.
         """
-        is_new = peers.restored != cached.restored and len(cached.keys) > 0
+        is_known = len(cached.keys) > 0 and cached.restored != UNKNOWN
+        is_new = is_known and peers.restored != cached.restored
         return {_LOST: peers.restored} if is_new else {}
 
     def require_sent_anew(self, participant: Participant, *, is_bound: bool) -> None:

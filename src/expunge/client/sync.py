@@ -266,7 +266,7 @@ class Updates:
                 )
             newest = self.trust.follow(checkpoint, answer.consistency)
         except EvidenceError as problem:
-            if answer.status != "must-rejoin":
+            if answer.status not in ("must-rejoin", "gone"):  # or forgotten, after the restore
                 raise
             if not accept_restored:
                 raise EvidenceError(

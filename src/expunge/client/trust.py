@@ -39,6 +39,7 @@ from expunge.wire import payloads, schema
 from expunge.wire.carrier import Carrier
 from expunge.wire.request import Request
 
+UNKNOWN = "unknown"  # of the last restore in the log: what an earlier version has stored
 _AT_ONCE = 1000  # entries
 LEFT: tuple[kinds.PeerState, ...] = ("going", "gone")
 _DECISIONS = ("voided", "judged", "excluded")  # kinds of entries about sums that were not applied
@@ -101,7 +102,8 @@ class Peers:
         log shows, before anything is believed of it.
         """
         read = list[dict[str, Any]]()
-        peers = self._extended(entries, size, read) if size >= self.frontier.size else Peers()
+        begin = self if 0 < self.frontier.size <= size else Peers()
+        peers = begin._extended(entries, size, read)
         if (
             peers.frontier.root != root
         ):  # a log that was lost in part, and whose loss has been accepted: read it again
@@ -180,7 +182,7 @@ def _peers_of(text: str) -> Peers:
     content = canonical.decode(text.encode("ascii"), "the peers of this client")
     if isinstance(content, dict) and content.get("version") != _PEERS_VERSION:
         keys = _KEYS_CHECK(content.get("keys"), "the keys of this client's peers")
-        restored = schema.string(content.get("restored", ""), "the last restore in the log")
+        restored = schema.string(content.get("restored", UNKNOWN), "the last restore in the log")
         # What else is looked for in the log has changed since.
         return Peers(keys=keys, restored=restored)
     parts = _PEERS_CHECK(content, "the peers of this client")

@@ -337,6 +337,10 @@ SECOND_VERSIONS: dict[EntryKind, dict[str, schema.Check]] = {
         # sent, in Base64
         "masked": schema.mapping(schema.name, schema.lists(schema.string)),
     },
+    "restored": {
+        "version": schema.versions(2),
+        "id": schema.digest,  # random: two restores of one backup are two, at one time as well
+    },
     "audited": {
         "version": schema.versions(2),
         "current": schema.digest,  # of the ledger, as receipts named it when it was audited

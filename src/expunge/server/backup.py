@@ -156,7 +156,8 @@ def restore(
         with state.changing() as now:
             state.keep_digests(digests)
             waiting = state.clients("must-rejoin")
-            state.append("restored", now, size=state.log.size, withheld=waiting)
+            identity = {"version": 2, "id": secrets.token_hex(32)}
+            state.append("restored", now, **identity, size=state.log.size, withheld=waiting)
         state.ledger.clean()
         return waiting
     finally:

@@ -861,12 +861,19 @@ class SecureAggregation:
         Without a schedule, a client that has no new request begins none. On one, everybody begins
         the round of a window, and nobody another.
         """
+        actor = self._state.actor(turn.client, "client")
+        if actor.status not in ("active", "must-rejoin"):
+            return f"{turn.client} takes part in no round: the server's log says why"
         if self._purpose() != "change":
             return None
         if (schedule := self._schedule) is not None:
             return None if self._window() is not None else schedule.next_round(self._now())
-        applied = self._state.actor(turn.client, "client").sequence
-        return "" if turn.sequence == applied else None
+        if turn.sequence == actor.sequence:
+            return ""
+        is_reset = turn.client in self._rejoining
+        member = Member(turn.client, turn.sequence, turn.digest, is_reset)
+        self._conclusions.require_member(member, "change")  # as its join would have to be
+        return None
 
     def _purpose(self) -> Purpose:
         """What the next round is for: in a window, changes come first."""

@@ -72,6 +72,21 @@ class Outcomes:
             )  # it changes nothing, so it has no number of its own
         elif not (member.reset and member.sequence > actor.sequence):
             require_next(actor.sequence, member.sequence)
+        else:
+            self._require_waited_for(member)
+
+    def _require_waited_for(self, member: Member) -> None:
+        """Who sends everything anew does so under one number: others may be bound to a sum with
+        that, and it can be no more once the client is further on.
+        """
+        attempts = self._state.storage.rounds.attempts()
+        waiting = {one.sequence for one in attempts if one.client == member.client}
+        if waiting and member.sequence not in waiting:
+            raise RefusedError(
+                "not-allowed",
+                f"others wait to be summed up with request {max(waiting)} of {member.client}, "
+                "which was masked: it takes part in a round with that one",
+            )
 
     def can_be_applied(self, member: Member) -> bool:
         """Whether a client's part in a round of changes can still take effect."""
