@@ -408,7 +408,8 @@ class PosteriorError(ExpungeError, ValueError):
 
 
 class InterruptedChangeError(ExpungeError, RuntimeError):
-    """Raised by a solver that was interrupted in the middle of a change, at every later call.
+    """Raised by a solver that was interrupted while it changed a few samples row by row, at every
+    later call.
 
     Its sums can no longer be trusted. Make a new solver from statistics or samples that you kept.
     It is a RuntimeError too.

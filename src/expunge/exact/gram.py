@@ -140,6 +140,16 @@ class GramSum:
         """A copy of all rows that wait; there may be products besides."""
         return self._few.copied()
 
+    def added_to(self, target: wide.Wide) -> wide.Wide:
+        """`target` with all that waits in it, in memory of its own; nothing changes here."""
+        if self._few.count > _FEW:
+            total = self.waiting().added_to(target)
+        else:
+            total = target.copy()
+            self._few.add_products(total)
+        self._add_products(total)
+        return total
+
     def forget(self, count: int) -> None:
         """Leave out the first of the rows that wait: they are in the target by now."""
         self._few.keep_from(count)
@@ -171,16 +181,18 @@ class GramSum:
         """target += what has been added up so far, which is then zero."""
         if self._few.count > _FEW or self.has_products:
             self._multiply_few()
-        if self._few.count:
-            for span, piece in _products(*self._few.integers()):
-                wide.add_into(target[:, span], piece)
-            self._few.count = 0
+        self._few.add_products(target)
+        self._few.count = 0
         if self.has_products:
-            add_digit_products(target, [blas.packed_from_upper(one) for one in self._products])
+            self._add_products(target)
             for total in self._products:
                 total.fill(0.0)
             self.has_products = False
         self._budget = 0.0
+
+    def _add_products(self, target: wide.Wide) -> None:
+        if self.has_products:
+            add_digit_products(target, [blas.packed_from_upper(one) for one in self._products])
 
 
 @dataclass(frozen=True)
@@ -197,7 +209,10 @@ class WaitingRows:
 
     def added_to(self, gram: wide.Wide) -> wide.Wide:
         """A packed upper triangle with these rows in it, in memory of its own."""
-        total, product = gram.copy(), PanelGramSum(self.added.parts[0].shape[1])
+        total = gram.copy()
+        if not len(self):
+            return total
+        product = PanelGramSum(self.added.parts[0].shape[1])
         product.add(self.added, total, 1)
         product.add(self.deleted, total, -1)
         product.drain(total)
@@ -253,10 +268,13 @@ class _FewRows:
         parts = [low, high] if high.any() else [low]
         return Digits(parts, [_RADIX / 2] * len(parts))
 
-    def integers(self) -> tuple[wide.Int64, wide.Int64]:
-        """The rows themselves, and their signs."""
-        low, high = self._digits[:, : self.count].astype(np.int64)
-        return low + (high << DIGIT_BITS), self._signs[: self.count].astype(np.int64)
+    def add_products(self, target: wide.Wide) -> None:
+        """target += the Gram of the rows, by their signs."""
+        if self.count:
+            low, high = self._digits[:, : self.count].astype(np.int64)
+            signs = self._signs[: self.count].astype(np.int64)
+            for span, piece in _products(low + (high << DIGIT_BITS), signs):
+                wide.add_into(target[:, span], piece)
 
 
 def add_digit_products(target: wide.Wide, products: list[Float]) -> None:
@@ -362,13 +380,27 @@ class CrossSum:
                     self._products[i, digits] = np.zeros((self._shape[0], digits * self._shape[1]))
                 blas.add_product(left_part[block], beside[block], self._products[i, digits], sign)
 
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing waits."""
+        return not self._products
+
+    def added_to(self, target: wide.Wide) -> wide.Wide:
+        """`target` with all that waits in it, in memory of its own; nothing changes here."""
+        total = target.copy()
+        self._add_products(total)
+        return total
+
     def drain(self, target: wide.Wide) -> None:
         """target += what has been added up so far, which is then zero."""
+        self._add_products(target)
+        self._products.clear()
+        self._budget = 0.0
+
+    def _add_products(self, target: wide.Wide) -> None:
         for (i, digits), product in self._products.items():
             for j, part in enumerate(np.hsplit(product, digits)):
                 wide.add_shifted(target, part.astype(np.int64), DIGIT_BITS * (i + j))
-        self._products.clear()
-        self._budget = 0.0
 
 
 def product(left: Digits, right: Digits) -> wide.Wide:
@@ -460,6 +492,10 @@ class PanelGramSum:
         low = self._waiting[0] if self._waiting else np.empty((0, self._width))
         high = self._waiting[1] if len(self._waiting) == 3 else np.zeros_like(low)
         return _waiting_rows([low[: self._count], high[: self._count]], self._signs[: self._count])
+
+    def added_to(self, target: wide.Wide) -> wide.Wide:
+        """`target` with all that waits in it, in memory of its own; nothing changes here."""
+        return self.waiting().added_to(target)
 
     def forget(self, count: int) -> None:
         """Leave out the first of the rows that wait: they are in the target by now."""

@@ -1,8 +1,9 @@
 """Sums: the exact sums behind statistics while they change in place.
 
 `Statistics` is the immutable value; this is the workshop in which one is made, or kept up to date
-row by row. A change is undone exactly by the opposite change, which is how a refused deletion
-leaves no trace. `add_batch` takes samples that come as arrays or in batches, block by block.
+row by row. A change is undone exactly by the opposite change, which is how a refused deletion of
+rows leaves no trace; a change that takes long is made to a copy. `add_batch` takes samples that
+come as arrays or in batches, block by block.
 """
 
 from __future__ import annotations
@@ -80,6 +81,11 @@ class Sums:
         self.count += sign * len(rows)
         self.class_counts += sign * rows.targets.class_counts
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is pending."""
+        return all(part.is_drained for part in (self._gram, self._moment, self._label_gram))
+
     def settle(self) -> None:
         """Bring everything pending into the arrays."""
         if not self._gram.is_drained:
@@ -87,6 +93,17 @@ class Sums:
         self._gram.drain(self.gram)
         self._moment.drain(self.moment)
         self._label_gram.drain(self.label_gram)
+
+    def copied(self) -> Sums:
+        """The same sums, settled, in memory of their own: a change that is refused or interrupted
+        there leaves these as they are.
+        """
+        twin = Sums(self.spec)
+        twin.gram = self._gram.added_to(self.gram)
+        twin.moment = self._moment.added_to(self.moment)
+        twin.label_gram = self._label_gram.added_to(self.label_gram)
+        twin.count, twin.class_counts = self.count, self.class_counts.copy()
+        return twin
 
     def lend(self) -> LentGram:
         """The Gram and the rows that wait to be in it, for another thread; neither changes,

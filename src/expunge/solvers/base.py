@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.errors import (
-    ExpungeError,
     ImpossibleDeletionError,
     InputError,
     InterruptedChangeError,
@@ -38,7 +37,7 @@ from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums, add_rows, require_room
 from expunge.ridge.tables import Matrix, readable_again
-from expunge.solvers.change import Change, trace_of
+from expunge.solvers.change import Change
 from expunge.solvers.factor import Downdate
 from expunge.solvers.following import REMEDY, FollowedSums
 from expunge.solvers.stream import MOST_ROWS
@@ -70,7 +69,9 @@ class ExactSolver(FollowedSums):
     """Adds and deletes samples and publishes the head of what is retained.
 
     Law: after any stream of adds and deletes, `statistics` and `head()` are, bit for bit, those of
-    retraining on the retained samples. A refused call leaves the solver as it was.
+    retraining on the retained samples. A refused call leaves the solver as it was; so does one that
+    is interrupted, or out of memory, unless it was changing a few samples row by row: then every
+    later call raises InterruptedChangeError, and says what to do.
 
     The truth is the sums (exact integers); the system's float copy, the preconditioner and the
     iterate are caches, which can be thrown away at any time. Threads may share a solver: calls take
@@ -215,9 +216,10 @@ class ExactSolver(FollowedSums):
         """
         self._require_rows(rows)
         if len(rows) > self._most_rows:
-            with self._changing():
-                add_rows(self._sums, rows)
-                self._rebuilt(self._trace + trace_of(rows))
+            after = self._sums.copied()
+            add_rows(after, rows)
+            after.settle()
+            self._replace(after, by_construction=self._by_construction, floor=self._floor)
             return
         if not len(rows):
             return
@@ -349,12 +351,14 @@ class ExactSolver(FollowedSums):
         if rows is not None:
             self.add_rows(rows)
             return
-        with self._changing():
-            self._sums.merge(added)
-            self._by_construction &= statistics.gram_by_construction
-            if not statistics.gram_by_construction:
-                self._floor = None
-            self._rebuilt()
+        after = self._sums.copied()
+        after.merge(added)
+        is_gram = statistics.gram_by_construction
+        self._replace(
+            after,
+            by_construction=self._by_construction and is_gram,
+            floor=self._floor if is_gram else None,
+        )
 
     @exclusive
     def delete_statistics(self, statistics: Statistics) -> None:
@@ -398,18 +402,13 @@ class ExactSolver(FollowedSums):
         self._system = self._refinement = (
             None  # caches, in whose place the proof below will need memory
         )
-        with self._changing():
-            self._sums.merge(gone, -1)
-            try:
-                proof = self._proof_after_deletion(None if judged is None else judged[1])
-            except ExpungeError:
-                self._sums.merge(gone, 1)
-                raise
-            self._by_construction = False
-            self._rebuilt()
-            self._system, self._floor = proof
+        left = self._sums.copied()
+        left.merge(gone, -1)
+        system, floor = self._proof_after_deletion(left, None if judged is None else judged[1])
+        with self._caching():
             if judged is not None:
                 self._absorb(judged[0], -1)
+        self._replace(left, by_construction=False, floor=floor, system=system)
 
     def _are_few(self, count: int) -> bool:
         """Whether statistics of so many samples are worth following as rows."""
@@ -487,13 +486,8 @@ class ExactSolver(FollowedSums):
             if not is_well_conditioned(self.spec, self._trace):
                 self._require_possible()  # first, as `solve` does
                 require_well_conditioned(self.spec, self._trace)
-            try:
+            with self._caching():  # an interrupt may tear iterate and residual apart
                 self._head = self._streamed_head() or self._certified_head()
-            except ExpungeError:
-                raise
-            except BaseException:  # an interrupt may have torn iterate and residual apart
-                self._drop_caches()
-                raise
         return self._head
 
     @property

@@ -101,18 +101,13 @@ class FollowedSums(ABC):
         One begins with a head that is current, once there were some heads after few changed rows.
         """
         self._large_changes = self._large_changes + 1 if rows > _FEW_ROWS else 0
-        try:
+        with self._caching():
             if rows > min(MOST_ROWS, room_for(self.spec.width)) or self._large_changes > 1:
                 self._end_stream()
             elif self._stream is not None:
                 self._make_room(self._stream, rows)
             elif self._head is not None and self._is_due and not self._large_changes:
                 self._begin_stream(self._head)
-        except ExpungeError:
-            raise
-        except BaseException:  # an interrupt: the sums are as they were, or known to be torn
-            self._drop_caches()
-            raise
         if self._large_changes and self._stream is None:
             self._followed_heads = min(self._followed_heads, -1)  # the next one is after many rows
         return self._stream
@@ -286,10 +281,23 @@ class FollowedSums(ABC):
             self._torn = True
             raise
 
+    @contextmanager
+    def _caching(self) -> Iterator[None]:
+        """Around long work on caches: an interruption drops them, and the sums are as they were,
+        or known to be torn.
+        """
+        try:
+            yield
+        except ExpungeError:
+            raise
+        except BaseException:
+            self._drop_caches()
+            raise
+
     def _settle(self) -> None:
-        """Bring what waits into the sums; an interruption would tear them."""
-        with self._changing():
-            self._sums.settle()
+        """Bring what waits into the sums; an interruption changes nothing."""
+        if not self._sums.is_settled:
+            self._sums = self._sums.copied()
 
     def _drop_caches(self) -> None:
         self._system = None
@@ -301,18 +309,27 @@ class FollowedSums(ABC):
         self._head = None
         self._statistics = None
 
-    def _rebuilt(self, trace: int | None = None) -> None:
-        """The sums changed other than by few rows: what follows rows must be rebuilt. The trace of
-        S is given, or found.
+    def _replace(
+        self,
+        sums: Sums,
+        *,
+        by_construction: bool,
+        floor: float | None,
+        system: RidgeSystem | None = None,
+    ) -> None:
+        """Go on with other (settled) sums, a bound on their smallest eigenvalue and their system,
+        where these are known: what follows rows must be rebuilt.
+
+        All that takes long comes before, so that an interruption finds one or the other.
         """
-        self._changed()
-        self._end_stream()
-        self._system = None
-        self._refinement = None
-        if trace is None:
-            diagonal = self._sums.gram[:, blas.packed_diagonal(self.spec.width)]
-            trace = sum(wide.to_ints(diagonal))
-        self._trace = trace
+        trace = _trace(sums)
+        with self._changing():
+            self._changed()
+            self._end_stream()
+            self._refinement = None
+            self._sums, self._trace, self._system = sums, trace, system
+            self._by_construction, self._floor = by_construction, floor
+            self._outdate()
 
     def _float_copy(self) -> FloatCopy:
         """A system whose float copy of S is current."""
@@ -398,18 +415,19 @@ class FollowedSums(ABC):
         floor = (verdict - off - copied) * (1 - 2.0**-20)
         return (rows, floor) if floor >= Proof.of(self._ready_system()).accepted else None
 
-    def _proof_after_deletion(self, floor: float | None) -> tuple[RidgeSystem | None, float | None]:
-        """The system after a deletion by statistics, and the proof that it is positive definite,
-        unless there is one (`floor`), or integers prove the deletion impossible.
+    def _proof_after_deletion(
+        self, left: Sums, floor: float | None
+    ) -> tuple[RidgeSystem | None, float | None]:
+        """The system of what a deletion by statistics leaves, and the proof that it is positive
+        definite, unless there is one (`floor`), or integers prove the deletion impossible.
 
         There is neither where the conditioning rule says that float64 could not tell; `head`
         refuses there anyway.
         """
-        trace = sum(wide.to_ints(self._sums.gram[:, blas.packed_diagonal(self.spec.width)]))
         system = None
-        if is_well_conditioned(self.spec, trace):
-            system = RidgeSystem(self.spec, self._sums.gram)
-        problem = problem_with(self._sums, None if system is None else system.gram)
+        if is_well_conditioned(self.spec, _trace(left)):
+            system = RidgeSystem(self.spec, left.gram)
+        problem = problem_with(left, None if system is None else system.gram)
         if problem is not None:
             raise ImpossibleDeletionError(f"{problem}; {REMEDY}")
         if system is None:
@@ -527,3 +545,12 @@ class FollowedSums(ABC):
     @abstractmethod
     def _drop_preconditioner(self) -> None:
         """Forget the preconditioner."""
+
+    @abstractmethod
+    def _outdate(self) -> None:
+        """Note that the preconditioner is stale."""
+
+
+def _trace(sums: Sums) -> int:
+    """The trace of S, as an integer."""
+    return sum(wide.to_ints(sums.gram[:, blas.packed_diagonal(sums.spec.width)]))

@@ -120,8 +120,7 @@ class CholeskySolver(ExactSolver):
     def _drop_preconditioner(self) -> None:
         self._factor = None
 
-    def _rebuilt(self, trace: int | None = None) -> None:
-        super()._rebuilt(trace)
+    def _outdate(self) -> None:
         self._stale = True
 
 
@@ -226,6 +225,5 @@ class WoodburySolver(ExactSolver):
     def _drop_preconditioner(self) -> None:
         self._factor = self._inverse = None
 
-    def _rebuilt(self, trace: int | None = None) -> None:
-        super()._rebuilt(trace)
+    def _outdate(self) -> None:
         self._tracked = True
