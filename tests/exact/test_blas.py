@@ -129,12 +129,22 @@ def assert_refused() -> None:
 
 
 @pytest.mark.parametrize("fault", [one_off, last_bit_lost])
-@pytest.mark.parametrize("name", ["multiply_transposed", "symmetric_multiply"])
+@pytest.mark.parametrize("name", ["multiply", "multiply_transposed", "symmetric_multiply"])
+@pytest.mark.parametrize("single", [False, True])
 def test_a_wrong_product_is_refused(
-    name: str, fault: Callable[[Float], Float], monkeypatch: pytest.MonkeyPatch
+    name: str,
+    fault: Callable[[Float], Float],
+    single: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Of one column, for which there are routines of its own, or of several."""
     honest = getattr(blas, name)
-    monkeypatch.setattr(blas, name, lambda left, right: fault(honest(left, right)))
+
+    def wrong(left: Float, right: Float) -> Float:
+        result = honest(left, right)
+        return fault(result) if (right.shape[1] == 1) == single else result
+
+    monkeypatch.setattr(blas, name, wrong)
     assert_refused()
 
 
@@ -153,7 +163,11 @@ def test_a_wrong_gram_is_refused(
 
 
 def strassen(left: Float, right: Float) -> Float:
-    """One level of Strassen's multiplication, which forms sums of blocks first."""
+    """One level of Strassen's multiplication, which forms sums of blocks first; a single column has
+    no blocks.
+    """
+    if right.shape[1] == 1:
+        return left @ right
     rows, inner, columns = left.shape[0] // 2, left.shape[1] // 2, right.shape[1] // 2
     a, b, c, d = left[:rows, :inner], left[:rows, inner:], left[rows:, :inner], left[rows:, inner:]
     e, f, g, h = (

@@ -80,6 +80,8 @@ def typed_routines(library: Any, names: Iterable[str], dtype: np.dtype[Any]) -> 
 
 def multiply(left: Float, right: Float) -> Float:
     """left @ right for row-major arrays."""
+    if right.shape[1] == 1:  # dgemm would take several times as long for a single column
+        return scipy_blas.dgemv(1.0, left.T, right[:, 0], trans=1)[:, None]
     return scipy_blas.dgemm(1.0, right.T, left.T).T
 
 
@@ -141,6 +143,9 @@ def _dgemm_into(
 
 def multiply_transposed(left: Float, right: Float) -> Float:
     """left.T @ right for contiguous row-major arrays."""
+    if right.shape[1] == 1:
+        _require_plain(left, right)
+        return scipy_blas.dgemv(1.0, left.T, right[:, 0])[:, None]
     result = np.zeros((left.shape[1], right.shape[1]))
     add_product(left, right, result)
     return result
@@ -269,16 +274,16 @@ def require_exact() -> None:
     )
     whole = np.subtract(wider, change, dtype=np.float64)
     right = np.subtract(most, digits, dtype=np.float64)
-    product = symmetric_multiply(whole, right)
-    single = np.concatenate(
-        [symmetric_multiply(whole, right[:, [index]]) for index in range(columns)], axis=1
-    )
-    plain = multiply(whole, right)
+    ways = (symmetric_multiply, multiply, multiply_transposed)
+    products = [way(whole, right) for way in ways]
+    for way in ways:  # these have routines of their own for single columns
+        single = [way(whole, right[:, [index]]) for index in range(columns)]
+        products.append(np.concatenate(single, axis=1))
     upper = np.triu_indices(width)
     if not (
         np.array_equal(gram[upper], expected[upper])
         and np.array_equal(general, expected)
-        and all(np.array_equal(result, answer) for result in (product, single, plain))
+        and all(np.array_equal(product, answer) for product in products)
     ):
         raise PlatformError(
             "this machine's BLAS does not multiply small integers exactly in float64, so no exact "
