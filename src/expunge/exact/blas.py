@@ -37,6 +37,7 @@ EXACT_LIMIT = (
     2.0**53
 )  # integers up to here are exact in float64, and so are sums whose absolute products stay below it
 
+_FEW_COLUMNS = 4  # of a product: up to here they are multiplied one by one
 _LINALG = "scipy.linalg"
 _extensions = Extensions(_LINALG)
 
@@ -80,7 +81,7 @@ def typed_routines(library: Any, names: Iterable[str], dtype: np.dtype[Any]) -> 
 
 def multiply(left: Float, right: Float) -> Float:
     """left @ right for row-major arrays."""
-    if right.shape[1] == 1:  # dgemm would take several times as long for a single column
+    if right.shape[1] == 1:  # as in `_add_columns`
         return scipy_blas.dgemv(1.0, left.T, right[:, 0], trans=1)[:, None]
     return scipy_blas.dgemm(1.0, right.T, left.T).T
 
@@ -127,7 +128,22 @@ def add_gram(rows: Float, total: Float, factor: float = 1.0) -> None:
 def add_product(left: Float, right: Float, total: Float, factor: float = 1.0) -> None:
     """total += factor * left.T @ right, in place; arrays contiguous and row-major."""
     _require_plain(left, right, total)
-    _dgemm_into(left, right, right.shape[1], total, (float(factor), 1.0))
+    if right.shape[1] <= _FEW_COLUMNS:
+        _add_columns(left, right, total, float(factor))
+    else:
+        _dgemm_into(left, right, right.shape[1], total, (float(factor), 1.0))
+
+
+def _add_columns(left: Float, right: Float, total: Float, factor: float) -> None:
+    """The same, column by column: for few of them dgemm would take several times as long."""
+    columns = right.shape[1]
+    scalars = _scalars(b"N", left.shape[1], len(left), columns, factor, 1.0)
+    plain, rows, length, step, alpha, beta = map(ctypes.addressof, scalars)
+    source, other, target = left.ctypes.data, right.ctypes.data, total.ctypes.data
+    dgemv = _library_function("dgemv", 11)
+    for at in range(0, columns * right.itemsize, right.itemsize):
+        sides = (alpha, source, rows, other + at, step, beta, target + at, step)
+        dgemv(plain, rows, length, *sides)
 
 
 def _dgemm_into(
@@ -143,9 +159,6 @@ def _dgemm_into(
 
 def multiply_transposed(left: Float, right: Float) -> Float:
     """left.T @ right for contiguous row-major arrays."""
-    if right.shape[1] == 1:
-        _require_plain(left, right)
-        return scipy_blas.dgemv(1.0, left.T, right[:, 0])[:, None]
     result = np.zeros((left.shape[1], right.shape[1]))
     add_product(left, right, result)
     return result
