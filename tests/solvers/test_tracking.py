@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from expunge import Grid, Spec, Statistics, solve
 from expunge.errors import SolveError
-from expunge.exact import wide
+from expunge.exact import symmetric, wide
 from expunge.exact.symmetric import LeadingBits
 from expunge.ridge.encoding import Rows, integer_rows
 from expunge.ridge.sums import Sums
@@ -206,15 +206,25 @@ def test_later_rows_of_a_stack_are_a_stack_of_them(seed: int, first: int) -> Non
         np.testing.assert_array_equal(mine, other)
 
 
-@given(st.integers(0, 2**32 - 1))
-def test_a_solved_column_misses_no_more_than_it_says(seed: int) -> None:
+@pytest.mark.parametrize("widest", [symmetric.WIDE, 0])
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    off=st.sampled_from([0.0, 2.0**-30, -(2.0**-10)]),
+    enough=st.sampled_from([0.0, 2.0**-60, np.inf]),
+)
+def test_a_solved_column_misses_no_more_than_it_says(
+    seed: int, off: float, enough: float, widest: int
+) -> None:
+    """By an inverse that is `off`; with long digits and with short ones."""
     draw = np.random.default_rng(seed)
     spec = spec_of(draw)
     features, labels = samples_of(spec, draw, 10)
     sums = Sums(spec)
     sums.change(integer_rows(spec, features[:6], labels[:6]), 1)
     sums.settle()
-    system = TruncatedSystem(spec, sums.gram, 4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(symmetric, "WIDE", widest)
+        system = TruncatedSystem(spec, sums.gram, 4)
     try:
         inverse = CholeskyFactor(system)
     except SolveError:
@@ -226,7 +236,9 @@ def test_a_solved_column_misses_no_more_than_it_says(seed: int) -> None:
         sums.change(rows, sign)
     sums.settle()
     last = Change(spec, integer_rows(spec, features[9:], labels[9:]))
-    column = system.solved(inverse.solve, last.digits, last.values[0], 100)
+    column = system.solved(
+        lambda right: inverse.solve(right) * (1 + off), last.digits, last.values[0], 100, enough
+    )
     assume(column is not None and np.isfinite(column.missed))
     row = [Fraction(float(value)) for value in last.values[0]]
     exact = exact_column(column)
@@ -277,6 +289,32 @@ def test_a_well_conditioned_head_is_tracked_to_far_below_its_grid() -> None:
     assert rounded[1] < 2.0**-70
 
 
+def test_a_column_that_is_corrected_misses_much_less() -> None:
+    """By an inverse that is good to 20 bits: one correction more is worth as many."""
+    draw = np.random.default_rng(7)
+    spec = Spec(dim=40, labels=("a", "b", "c"))
+    features, labels = draw.standard_normal((300, 40)), draw.integers(0, 3, 300)
+    following = Following(spec, features, labels)
+    change = Change(spec, integer_rows(spec, features[:1], labels[:1]))
+    missed = []
+    for enough in (np.inf, 0.0):
+        column = following.system.solved(
+            lambda right: following.factor.solve(right) * (1 + 2.0**-20),
+            change.digits,
+            change.values[0],
+            140,
+            enough,
+        )
+        assert column is not None
+        missed.append(column.missed)
+    assert missed[1] < 2.0**-15 * missed[0]
+
+
+def test_the_exact_budget_holds_at_every_width() -> None:
+    for size in (1, 2, 3, 129, 1281, 2048, 2049, 4096, 4097, 8193, 20000):
+        assert size * 2 ** sum(symmetric.leading_bits(size)) <= 2**53
+
+
 def test_an_undone_move_leaves_the_head_as_it_was() -> None:
     draw = np.random.default_rng(6)
     spec = Spec(dim=5, labels=("a", "b", "c"))
@@ -303,7 +341,10 @@ def test_an_undone_move_leaves_the_head_as_it_was() -> None:
     st.integers(0, 2**32 - 1),
     st.sampled_from(["plain", "deeper"]),
 )
-def test_leading_products_and_the_rest_add_up(size: int, bits: int, seed: int, how: str) -> None:
+@pytest.mark.parametrize("widest", [symmetric.WIDE, 0])
+def test_leading_products_and_the_rest_add_up(
+    widest: int, size: int, bits: int, seed: int, how: str
+) -> None:
     draw = np.random.default_rng(seed)
     count = size * (size + 1) // 2
     entries = [
@@ -311,7 +352,9 @@ def test_leading_products_and_the_rest_add_up(size: int, bits: int, seed: int, h
         for _ in range(count)
     ]
     entries = [entry >> (126 - bits) for entry in entries]
-    leading = LeadingBits(wide.from_ints(entries), size)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(symmetric, "WIDE", widest)
+        leading = LeadingBits(wide.from_ints(entries), size)
     most = 2**leading.digit_bits
     digits = draw.integers(-most, most + 1, (size, 2)).astype(np.float64)
     matrices = [leading]

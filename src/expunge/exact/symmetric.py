@@ -23,8 +23,11 @@ from expunge.exact.grid import DIGIT_BITS
 Float = NDArray[np.float64]
 
 _WORD_BITS = 32
-_LEADING_BITS = 23
-_MOST_DIGIT_BITS = 19  # of a column: a digit times 42 bits must fit 62
+_MOST_LEADING_BITS = 28
+_DIGIT_BITS = 19  # of a column: a digit times 42 bits must fit 62, and two of them are 40 bits
+# Beyond this two digits would leave too few bits of the matrix; then three do that are this short
+WIDE = 2048
+_SHORT_DIGIT_BITS = 13
 
 
 class SymmetricWords:
@@ -93,26 +96,29 @@ class SymmetricWords:
                 )
 
 
+def leading_bits(size: int) -> tuple[int, int]:
+    """How many bits of entries, at a time, and of a column's integers are multiplied exactly."""
+    digit_bits = _DIGIT_BITS if size <= WIDE else _SHORT_DIGIT_BITS
+    left = 53 - digit_bits - int(size - 1).bit_length()
+    return min(_MOST_LEADING_BITS, left), digit_bits
+
+
 class LeadingBits:
     """A symmetric matrix of 128-bit integers (packed upper triangle) for products of which the
-    leading 46 bits are exact and the rest is rounded.
+    leading bits are exact, 46 to 56 of them, and the rest is rounded.
 
-    A = high * 2^high_shift + low * 2^low_shift + rest: `high` has 24 bits with its sign and `low`
-    23, so that their products with integers of up to 2^digit_bits are error-free. `rest` is
-    rounded to float64.
+    A = high * 2^high_shift + low * 2^low_shift + rest: `low` has so many bits, and `high` one more
+    for its sign, that their products with integers of up to 2^digit_bits are error-free: size *
+    2^bits * 2^digit_bits <= 2^53. `rest` is rounded to float64.
     """
 
     def __init__(self, packed: wide.Wide, size: int) -> None:
         blas.require_exact()
         bits = wide.largest_bits(packed)  # and a sign
-        self.high_shift = max(bits - _LEADING_BITS, 0)
-        self.low_shift = max(self.high_shift - _LEADING_BITS, 0)
-        self.digit_bits = min(
-            _MOST_DIGIT_BITS, 53 - _LEADING_BITS - int(size - 1).bit_length()
-        )  # size * 2^23 * 2^digit_bits <= 2^53
-        high = wide.bits_of(
-            packed, self.high_shift, self.high_shift + _LEADING_BITS + 1, signed=True
-        )
+        self._bits, self.digit_bits = leading_bits(size)
+        self.high_shift = max(bits - self._bits, 0)
+        self.low_shift = max(self.high_shift - self._bits, 0)
+        high = wide.bits_of(packed, self.high_shift, self.high_shift + self._bits + 1, signed=True)
         self._high = blas.upper_from_packed(size, high.astype(np.float64))
         self._low: Float | None = None
         self._rest: Float | None = None
@@ -148,11 +154,11 @@ class LeadingBits:
         return blas.symmetric_multiply(self._rest, right)
 
     def deeper(self) -> LeadingBits | None:
-        """The rest alone, with 23 more of its bits exact; None if there is no rest."""
+        """The rest alone, with as many of its bits exact; None if there is no rest."""
         if self._rest is None:
             return None
         part = copy.copy(self)
-        part.high_shift, part.low_shift = max(self.low_shift - _LEADING_BITS, 0), 0
+        part.high_shift, part.low_shift = max(self.low_shift - self._bits, 0), 0
         part._low = None
         with np.errstate(all="ignore"):  # entries below the diagonal are arbitrary
             high = np.ldexp(self._rest, -part.high_shift)

@@ -186,7 +186,7 @@ class TrackedHead:
 
         Nothing has changed if a deletion is impossible, or if the bounds here do not tell.
         """
-        column = self.system.solved(propose, row, values, self.bits)
+        column = self.system.solved(propose, row, values, self.bits, self.tolerable(floor))
         if column is None:
             return Downdate.UNDECIDED
         pivot_bits = column.product_bits
@@ -203,16 +203,19 @@ class TrackedHead:
         sizes = np.array([math.ldexp(float(abs(one)), -coefficient_bits) for one in coefficients])
         weight = math.ldexp(float(abs(pivot)), -pivot_bits)
         spec = self.system.spec
-        fractions = math.sqrt(spec.width) * 2.0 ** -(spec.publication_bits + 1)
+        fractions = math.sqrt(spec.width) * 2.0 ** -(spec.publication_bits + self._digit_bits + 1)
         unsolved = (
             (weight + column.product_error) * 2.0 ** (1 - coefficient_bits)
             + column.product_error * sizes
             + (spec.width + 8) * UNIT * size * fractions
             + 2.0 ** -(self.bits + spec.grid.fraction_bits)
         )
-        rounded = 2 * len(column.digits) + 4 + 2.0**-50 * float(np.abs(column.tail).max()) * sizes
-        rounding = (self.system.norm + size * size) * math.sqrt(spec.width) * 2.0**-self.bits
-        added = size * unsolved + column.missed * sizes + rounding * rounded
+        finest = [scale + coefficient_bits for scale in column.scales]
+        floors = sum((unit > self.bits) + (unit - _LOW_BITS > self.bits) for unit in finest)
+        units = (floors + 2) * math.sqrt(spec.width) * 2.0**-self.bits
+        tails = 2.0**-50 * math.ldexp(blas.norm(column.tail), -self.bits) * sizes
+        rounding = (self.system.norm + size * size) * (units + tails)
+        added = size * unsolved + column.missed * sizes + rounding
         self._bounds = (self._bounds + added) * (1 + 2.0**-50) + 2.0**-1000
         self._grown = (self._grown + added) * (1 + 2.0**-50) + 2.0**-1000
         self._add_outer(column, coefficients, coefficient_bits)
@@ -223,7 +226,7 @@ class TrackedHead:
     def _errors(self, row: Digits, values: Float, target: Float) -> tuple[list[int], int]:
         """v - u'W as integers, and how many bits they have below one.
 
-        The product with the fraction of W is made in float64, and off by at most (width + 8) *
+        The product with the last bits of W is made in float64, and off by at most (width + 8) *
         2^-53 times both norms.
         """
         spec, columns = self.system.spec, self.system.spec.columns
@@ -242,7 +245,8 @@ class TrackedHead:
             )
             fraction = int(math.ldexp(products[-1][count * columns + j], spec.grid.fraction_bits))
             wanted = int(target[j]) << (bits + finer - spec.label_grid.fraction_bits)
-            found.append(wanted - (((whole << _FRACTION_BITS) + fraction) << finer))
+            whole <<= _FRACTION_BITS - self._digit_bits
+            found.append(wanted - ((whole + fraction) << finer))
         return found, bits + finer
 
     def _step(
@@ -262,7 +266,9 @@ class TrackedHead:
         return [(2 * sign * one // pivot + 1) >> 1 for one in scaled], bits
 
     def _add_outer(self, column: SolvedColumn, coefficients: list[int], bits: int) -> None:
-        """W += z a', to within two units of the fraction for each digit and three for the tail."""
+        """W += z a', to within a unit of the fraction for the tail, and one for each product that
+        is rounded down; and what float64 rounds of the tail's product.
+        """
         sizes = np.array([math.ldexp(float(one), -bits) for one in coefficients])
         tails = np.multiply.outer(column.tail, sizes)
         carry = np.rint(np.ldexp(tails, -_FRACTION_BITS))
@@ -288,19 +294,21 @@ class TrackedHead:
 
     def _settle(self) -> None:
         """Carry, so that the whole part is the nearest integer; cut it into digits for the next
-        product.
+        product, with one of the fraction and what is left of that.
         """
         carry = (self._fraction + (1 << (_FRACTION_BITS - 1))) >> _FRACTION_BITS
         self._whole += carry
         self._fraction -= carry << _FRACTION_BITS
-        rest, parts = self._whole, []
         bits, half = self._digit_bits, 1 << (self._digit_bits - 1)
+        shift = _FRACTION_BITS - bits
+        leading = (self._fraction + (1 << (shift - 1))) >> shift
+        rest, parts = self._whole, [leading]
         self._largest = largest = max(int(rest.max()), -int(rest.min()))
         while largest >= half:
             higher = (rest + half) >> bits
             parts.append(rest - (higher << bits))
             rest, largest = higher, (largest + half) >> bits
-        stacked = np.concatenate([*parts, rest, self._fraction], axis=1)
+        stacked = np.concatenate([*parts, rest, self._fraction - (leading << shift)], axis=1)
         self._digits = np.ascontiguousarray(stacked, dtype=np.float64)
 
     # -- the head ----------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ Float = NDArray[np.float64]
 
 _UP = 1 + 2.0**-20  # more than what computed norms and sums of few bounds are off by
 _COLUMN_BITS = 40  # of a solved column, before its tail: then a tail in float64 does the rest
+_NO_ROW = Digits([], [])
 
 
 @dataclass(frozen=True)
@@ -139,11 +140,12 @@ class TruncatedSystem:
         return (self._gram_norm + self.rows.squares + gamma) * _UP
 
     def solved(
-        self, propose: Propose, row: Digits, values: Float, bits: int
+        self, propose: Propose, row: Digits, values: Float, bits: int, enough: float = 0.0
     ) -> SolvedColumn | None:
         """H^-1 u for the one row u, by an approximate inverse, with a tail in units of 2^-bits.
 
-        None if that is beyond what the integers here can hold.
+        Where it misses more than `enough`, the leading bits of the tail are multiplied exactly,
+        too, and it is corrected once more. None if it is beyond what the integers here can hold.
         """
         first = propose(values[:, None])[:, 0]
         largest = float(np.abs(first).max())
@@ -164,10 +166,17 @@ class TruncatedSystem:
         small_size = blas.norm(small) * _UP
         if not math.isfinite(small_size):
             return None
-        product = self.times(small[:, None])[:, 0]
-        left = residual - product
-        error += self.times_error() * small_size
-        error += 8 * UNIT * (blas.norm(residual) + blas.norm(product))
+        left, off = self._left(residual, small, enough)
+        if blas.norm(left) > enough:
+            again = tail + np.rint(np.ldexp(propose(left[:, None])[:, 0], bits))
+            moved = np.ldexp(again - tail, -bits)  # to within a rounding of itself
+            left, more = self._left(left, moved, enough)
+            off += more + 2 * UNIT * self.norm * blas.norm(moved)
+            tail, small = again, np.ldexp(again, -bits)
+            small_size = blas.norm(small) * _UP
+        error += off
+        if not math.isfinite(error):
+            return None
         exact, exact_bits = _inner(row, digits, scales, self.spec.grid.fraction_bits)
         rough = float(np.multiply(values, small).sum())
         value_size = blas.norm(values) * _UP
@@ -251,6 +260,22 @@ class TruncatedSystem:
             add_transposed_product(residual, self.rows.digits, inner, guard, -1)
         found = wide.to_float(total, -unit)
         return found, float(off) + 2.0**-50 * blas.norm(found)
+
+    def _left(self, residual: Float, tail: Float, enough: float) -> tuple[Float, float]:
+        """residual - H @ tail in float64, and a bound on the norm of what it is off by."""
+        off, largest = 0.0, float(np.abs(tail).max())
+        if self.times_error() * blas.norm(tail) > enough:
+            (leading, *_), (scale, *_) = _cut(tail, largest, self._leading.digit_bits)
+            if self._gamma.unit(scale) <= 900:
+                part = np.ldexp(leading, -scale)
+                size = blas.norm(part) * _UP
+                moved, off = self._residual(_NO_ROW, [leading], [scale], part, size)
+                off += 2 * UNIT * (blas.norm(residual) + blas.norm(moved))
+                residual, tail = residual + moved, tail - part  # the latter is exact
+        product = self.times(tail[:, None])[:, 0]
+        off += self.times_error() * blas.norm(tail) * _UP
+        off += 8 * UNIT * (blas.norm(residual) + blas.norm(product))
+        return residual - product, off * _UP
 
     def _subtract_rest(
         self, matrix: LeadingBits, total: wide.Wide, right: Float, sizes: Float, unit: int
