@@ -30,6 +30,7 @@ from benchmarks import (
     streams,
     systems,
     tree,
+    wide,
 )
 from benchmarks.data import Data, load
 from benchmarks.measure import Row, at_least, at_most, in_turns, progress, table, wrapped
@@ -196,6 +197,7 @@ PARTS = {
     "core": core,
     "grams": grams.report,
     "deletions": deletions.report,
+    "wide": wide.report,
     "streams": streams.report,
     "service": service.report,
     "aggregation": aggregation.report,
