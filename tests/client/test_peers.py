@@ -158,6 +158,17 @@ def test_a_log_that_was_lost_in_part_and_has_grown_since_is_read_anew() -> None:
         read([enrolled("a"), enrolled("b"), enrolled("other")], known, root=b"\0" * 32)
 
 
+def test_what_was_lost_may_contradict_what_has_come_since() -> None:
+    """A client left, or labels were amended, and after the restore so it was again."""
+    begin = [founded("1" * 64), enrolled("a"), enrolled("b")]
+    lost = [forgotten("b"), amended("1" * 64, "2" * 64)]
+    since = [answered("a", 1), answered("a", 2), answered("b", 1), amended("1" * 64, "2" * 64)]
+    for gone in (lost, lost[:1], lost[1:]):
+        assert read([*begin, *since], read([*begin, *gone])) == read([*begin, *since])
+    with pytest.raises(EvidenceError, match="again after it had left"):
+        read([*begin, lost[0], answered("b", 1)], read([*begin, lost[0]]))
+
+
 def test_those_who_are_gone_are_known() -> None:
     assert read([enrolled("a"), enrolled("b"), forgotten("b")]).gone == {"b"}
 

@@ -302,12 +302,7 @@ def test_what_was_masked_by_an_earlier_version_is_taken_back_after_a_restore(
             del times["restored"], peers["restored"], peers["applied"], peers["version"]
             agreed = canonical.encode(times).decode() if forgotten == "restored" else ""
             store.remember({"agreed": agreed, "peers": canonical.encode(peers).decode()})
-        circle.restart_server()
-        state = circle.service.state
-        with state.lock, state.changing() as now:
-            state.append("restored", now, size=state.log.size, withheld=[])
-            for name in circle.names:
-                state.storage.actors.put(replace(state.actor(name), status="must-rejoin"))
+        circle.seem_restored()
         for name in circle.names:
             circle.sync(name, accept_restored=True)
             composed = circle.stores[name].outbox.composed()

@@ -9,6 +9,7 @@ import pytest
 
 from expunge import kinds
 from expunge.client import ClientStore
+from expunge.client.outbox import Outbox
 from expunge.crypto import Envelope, canonical
 from expunge.errors import EvidenceError, RefusedError, StoreError
 from expunge.evidence import read_bundle, render_bundle, verify
@@ -349,6 +350,34 @@ def test_a_store_of_an_earlier_version_knows_of_no_restore_and_goes_on(circle: C
     circle.everybody_adds()
     circle.go()
     circle.check_whole()
+
+
+@pytest.mark.parametrize("ends", ["killed", "no space"])
+def test_a_client_that_settles_everything_and_is_stopped_goes_on(
+    circle: Circle, ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its receipt and what it notes of that."""
+    circle.seem_restored()
+    circle.until("revealing")
+    circle.pass_round()
+    true, failures = Outbox.settle, iter([True])
+
+    def settle(self: Outbox, *given: Any, **more: Any) -> None:
+        true(self, *given, **more)
+        if next(failures, False):
+            raise StoreError("no space left") if ends == "no space" else KeyboardInterrupt
+
+    monkeypatch.setattr(Outbox, "settle", settle)
+    with pytest.raises((StoreError, KeyboardInterrupt)):
+        circle.go()
+    for name in circle.names:
+        circle.restart_client(name)
+    circle.everybody_adds()
+    circle.go()
+    circle.federation.operator.command("audit")
+    circle.go()
+    assert circle.entries("audited")
+    assert not any(store.status().adding for store in circle.stores.values())
 
 
 def test_nobody_is_excluded_for_a_sum_from_before_a_restore(circle: Circle) -> None:

@@ -9,13 +9,11 @@ import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from expunge.client import ClientStore
 from expunge.client.contributor import Contributor, RoundPending
-from expunge.client.round_policy import RoundPolicy
 from expunge.errors import CarrierError, ExpungeError, RefusedError
 from expunge.kinds import ClientStatus
 from expunge.secagg.messages import is_said, read_client_message
@@ -23,6 +21,7 @@ from expunge.wire import payloads
 from expunge.wire.request import Header, write
 from server.test_server_dispute_attacks import aggregated
 from server.test_server_disputes import RULES, circle_of, lying, negative, until_disputed
+from server.test_server_round_attacks import colluding
 from server.test_server_turns import aborted_when_revealed, at_masking, is_deleting
 from support.lying_rounds import bad_parcels, complaint_of
 from support.masked_round import GATHER, PHASE, Circle
@@ -230,22 +229,11 @@ def test_who_comes_with_another_request_than_others_wait_for_has_not_come() -> N
     """After a restore each may send everything anew under any later number: one that did so again
     could hold up those that agreed to a sum with its first one, and counted as present.
     """
-    with circle_of(5) as circle, pytest.MonkeyPatch.context() as patch:
-        honest, liar, state = circle.names[:4], "c4", circle.service.state
-        with state.lock, state.changing() as now:
-            state.append("restored", now, size=state.log.size, withheld=[])
-            for name in circle.names:
-                state.storage.actors.put(replace(state.actor(name), status="must-rejoin"))
-        circle.restart_server()
+    with circle_of(5) as circle, colluding("c4"):
+        honest, liar = circle.names[:4], "c4"
+        circle.seem_restored()
         aborted_when_revealed(circle)
         assert {len(one.parts) for one in circle.service.rounds._conclusions.attempted()} == {5}
-        require = RoundPolicy._require_allowed
-
-        def require_allowed(self: RoundPolicy, *given: Any) -> None:
-            if self.name != liar:
-                require(self, *given)
-
-        patch.setattr(RoundPolicy, "_require_allowed", require_allowed)
         start_over(circle.stores[liar], 2)
         for _ in range(60):
             for name in circle.names:
@@ -283,12 +271,7 @@ def test_who_was_excluded_and_has_come_back_is_in_all_later_rounds() -> None:
 def test_a_reset_that_others_wait_for_goes_out_under_its_number() -> None:
     """Or they would be bound for ever to a sum that can be no more."""
     with circle_of(5) as circle:
-        state = circle.service.state
-        with state.lock, state.changing() as now:
-            state.append("restored", now, size=state.log.size, withheld=[])
-            for name in circle.names:
-                state.storage.actors.put(replace(state.actor(name), status="must-rejoin"))
-        circle.restart_server()
+        circle.seem_restored()
         aborted_when_revealed(circle)
         store = circle.stores["c4"]
         store.participation.drop()
@@ -320,6 +303,32 @@ def test_who_takes_part_in_no_round_begins_none(status: ClientStatus) -> None:
         with pytest.raises(RefusedError) as caught:
             circle.service.aggregate(refused)
         assert (caught.value.code, circle.phase) == ("sequence-gap", "")
+
+
+def test_who_leaves_with_the_number_of_its_part_does_not_stop_the_others_of_its_sum() -> None:
+    """They are summed up without it, as if it had stayed away."""
+    with circle_of(8) as circle:
+        four = circle.names[:4]
+        forget_one(circle, *four)
+        circle.until("agreeing", *four)
+        for name in ("c0", "c1", "c2"):
+            circle.sync(name)
+        circle.restart_server()
+        store = circle.stores.pop("c3")
+        header = Header(
+            federation=store.federation,
+            client="c3",
+            sequence=2,
+            nonce=secrets.token_hex(32),
+            data_digest=circle.spec.data_digest,
+            labels_digest=circle.spec.labels_digest,
+            message="none",
+            leave=True,
+        )
+        circle.service.request(write(header, [], [], b"", store.key))
+        store.close()
+        circle.go(passes=30)
+        assert not is_deleting(circle, "c0", "c1", "c2")
 
 
 # -- presence --------------------------------------------------------------------------------------

@@ -269,6 +269,17 @@ class Circle:
     def restart_server(self) -> None:
         self.federation.reopen()
 
+    def seem_restored(self) -> None:
+        """The server is as a restore from a backup of now would leave it, but for the ledger."""
+        state = self.service.state
+        attempts = {one.aggregation for one in state.storage.rounds.attempts()}
+        with state.lock, state.changing() as now:
+            state.append("restored", now, size=state.log.size, withheld=[])
+            state.storage.rounds.drop_attempts(attempts)
+            for name in self.names:
+                state.storage.actors.put(replace(state.actor(name), status="must-rejoin"))
+        self.restart_server()
+
     @contextmanager
     def losing(self, what: str, which: str) -> Iterator[None]:
         """Meanwhile what is called so is lost: there, or back."""

@@ -572,6 +572,8 @@ class Contributor:
                 if newest_state is not None and newest_state.opening == participant.opening:
                     participant = newest_state  # which another agent may have taken further
                 self._policy.require_listed(participant, receipt)
+                if composed.reset:
+                    self._policy.note_sent_anew()  # before it is settled, and known no longer
                 self._outbox.settle(
                     receipt.sequence,
                     state.receipt,
@@ -580,7 +582,7 @@ class Contributor:
                     keep=not composed.is_cover,
                 )
             if self.is_bound(receipt.sequence):  # or another agent has masked the next one since
-                self._policy.release(sent_anew=composed is not None and composed.reset)
+                self._policy.release()
                 window = {} if self._schedule is None else {_APPLIED: store.recall(_JOINED) or ""}
                 store.remember({_LAST: participant.opening.round} | window)
                 store.disputable.drop()

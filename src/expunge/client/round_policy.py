@@ -457,10 +457,13 @@ class RoundPolicy:
             raise EvidenceError("the log shows a verdict about another round than it says")
         return verdict
 
-    def release(self, *, sent_anew: bool) -> None:
+    def release(self) -> None:
         """What has been applied binds no longer, nor what it took the place of."""
-        anew = {_ANEW: self._recall(_AGREED).get(_RESTORED, "")} if sent_anew else {}
-        self._store.remember({"revealed": "", _ROSTERS: "", _AGREED: "", **anew})
+        self._store.remember({"revealed": "", _ROSTERS: "", _AGREED: ""})
+
+    def note_sent_anew(self) -> None:
+        """What was masked was everything, and has taken effect."""
+        self._store.remember({_ANEW: self._recall(_AGREED).get(_RESTORED, "")})
 
     def require_restored(self) -> None:
         """A server that asks for everything again could subtract it from what it has: it must have

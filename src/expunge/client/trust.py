@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -102,8 +103,10 @@ class Peers:
         log shows, before anything is believed of it.
         """
         read = list[dict[str, Any]]()
-        begin = self if 0 < self.frontier.size <= size else Peers()
-        peers = begin._extended(entries, size, read)
+        peers = Peers()
+        if 0 < self.frontier.size <= size:
+            with suppress(EvidenceError):  # as below: it may contradict what was lost
+                peers = self._extended(entries, size, read)
         if (
             peers.frontier.root != root
         ):  # a log that was lost in part, and whose loss has been accepted: read it again

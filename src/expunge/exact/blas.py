@@ -81,7 +81,7 @@ def typed_routines(library: Any, names: Iterable[str], dtype: np.dtype[Any]) -> 
 
 def multiply(left: Float, right: Float) -> Float:
     """left @ right for row-major arrays."""
-    if right.shape[1] == 1:  # as in `_add_columns`
+    if right.shape[1] == 1 and left.size > 0:  # as in `_add_columns`; scipy takes nothing empty
         return scipy_blas.dgemv(1.0, left.T, right[:, 0], trans=1)[:, None]
     return scipy_blas.dgemm(1.0, right.T, left.T).T
 
@@ -128,7 +128,7 @@ def add_gram(rows: Float, total: Float, factor: float = 1.0) -> None:
 def add_product(left: Float, right: Float, total: Float, factor: float = 1.0) -> None:
     """total += factor * left.T @ right, in place; arrays contiguous and row-major."""
     _require_plain(left, right, total)
-    if right.shape[1] <= _FEW_COLUMNS:
+    if left.size > 0 and right.shape[1] <= _FEW_COLUMNS:
         _add_columns(left, right, total, float(factor))
     else:
         _dgemm_into(left, right, right.shape[1], total, (float(factor), 1.0))

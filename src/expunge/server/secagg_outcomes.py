@@ -143,13 +143,16 @@ class Outcomes:
         return sorted(first.values(), key=lambda agreed: often[agreed.parts])
 
     def _late(self) -> set[str]:
-        """The rounds attempted whose sums can no longer be: a member is further on."""
+        """The rounds attempted whose sums can no longer be: a member is further on. Without one
+        that has left, whatever its last number, the others can still be summed up.
+        """
         storage = self._state.storage
         actors = {actor.name: actor for actor in storage.actors.all()}
         return {
             attempt.aggregation
             for attempt in storage.rounds.attempts()
             if attempt.sequence <= actors[attempt.client].sequence
+            and actors[attempt.client].status != "gone"
         }
 
     # -- the three ends ----------------------------------------------------------------------------
