@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from expunge import Statistics
-from expunge.client.round_policy import RoundPolicy, _Bound
+from expunge.client.round_policy import RoundPolicy
 from expunge.crypto import Envelope, canonical
 from expunge.errors import EvidenceError
 from expunge.kinds import ClientStatus
 from expunge.secagg import Contribution
-from expunge.secagg.unmasking import AgreedSum
 from expunge.server.secagg import SecureAggregation
 from expunge.server.secagg_outcomes import Outcomes
 from expunge.server.state import ServerState
@@ -378,12 +377,6 @@ def test_by_two_restores_a_server_does_not_choose_whose_change_it_sees() -> None
         (first, _), (second, _) = server.sums
         assert first.isdisjoint(second)
         assert dict(first).keys() == dict(second).keys()
-
-
-def test_a_sum_of_everything_is_the_same_only_if_all_compose_anew() -> None:
-    bound = _Bound(AgreedSum(frozenset({("a", 2), ("b", 2), ("c", 2)})), is_renewed=True).renewed()
-    assert bound.same({("a", 3), ("b", 4), ("c", 3)}) == bound.earlier.parts
-    assert bound.same({("a", 3), ("b", 2), ("c", 3)}) != bound.earlier.parts
 
 
 def test_no_audit_is_of_clients_that_know_other_parts_of_the_log() -> None:

@@ -380,6 +380,21 @@ def test_a_client_that_settles_everything_and_is_stopped_goes_on(
     assert not any(store.status().adding for store in circle.stores.values())
 
 
+def test_a_sum_of_everything_binds_nobody_after_the_next_restore(circle: Circle) -> None:
+    """Some have agreed to it; who was away then is in the next one."""
+    circle.seem_restored()
+    circle.until("revealing", "c0", "c1", "c2")
+    circle.seem_restored()
+    before = len(circle.entries("aggregated"))
+    for _ in range(4):
+        circle.pass_round()
+        circle.wait(GATHER)
+    circle.pass_round()
+    rounds = [[one["client"] for one in entry["clients"]] for entry in circle.entries("aggregated")]
+    assert rounds == [circle.names] * (before + 1)
+    assert all(store.outbox.composed() is None for store in circle.stores.values())
+
+
 def test_nobody_is_excluded_for_a_sum_from_before_a_restore(circle: Circle) -> None:
     """All send everything anew: nobody can repeat it."""
     circle.everybody_adds()

@@ -258,9 +258,9 @@ class Contributor:
         """
         self._policy.require_forgotten()
 
-    def is_lost(self) -> bool:
+    def is_superseded(self) -> bool:
         """Whether by the log the server was restored since this client's part was masked."""
-        return self._policy.is_lost()
+        return self._policy.is_superseded()
 
     def require_lost(self) -> None:
         """Raise EvidenceError unless the log shows that the server was restored since this client's

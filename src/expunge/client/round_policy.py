@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from expunge.client.settings import checkpoint_text, read_pins
@@ -49,7 +49,6 @@ _NOTICED = "noticed"  # and in it, when this client's clock was first behind one
 _LOST = "lost"  # the setting that holds the last restore that this client has read of in the log
 _ANEW = "anew"  # the setting that holds the last restore since which it has sent everything anew
 _ROSTERS = "rosters"  # the setting that holds the rosters of rounds in which its part was masked
-_EVERYTHING = 0  # in place of the numbers of requests that send everything anew
 
 
 class UnsafeRoundError(EvidenceError):
@@ -184,7 +183,7 @@ class RoundPolicy:
                     "the log shows that the server was restored, and the server asks for less than "
                     "everything that this client holds: it keeps out of rounds. Ask the operator"
                 )
-            if is_bound and self._recall(_AGREED).get(_RESTORED) != peers.restored:
+            if is_bound and self.is_superseded():
                 raise UnsafeRoundError(
                     "the log shows that the server was restored since this client's part was "
                     "masked: sync again. If that does not help, ask the operator"
@@ -248,8 +247,7 @@ class RoundPolicy:
         if proposed not in self._agreed(participant.sequence):
             kept = self._recall("revealed", [])
             exposed = proposed & (roster.exposed | self.shown())
-            restored = self._peers().restored if self._sends_everything() else None
-            self._remember("revealed", [*kept, _record(proposed, exposed, restored)])
+            self._remember("revealed", [*kept, _record(proposed, exposed)])
             self._remember(_AGREED, self._recall(_AGREED) | {_name_of(proposed): int(self._now())})
 
     def is_exposed(self, sequence: int) -> bool:
@@ -283,17 +281,17 @@ class RoundPolicy:
                 "round, and others are not hidden by it: it joins the next one and says so"
             )
         for bound in self._bound(sequence):
-            left, proposed = self._narrowed(bound).parts, bound.same(parts)
-            is_again = bound.is_agreed and proposed == bound.earlier.parts
-            if not (is_again or proposed == left) and not may_follow(
+            left = self._narrowed(bound).parts
+            is_again = bound.is_agreed and parts == bound.earlier.parts
+            if not (is_again or parts == left) and not may_follow(
                 bound.earlier,
                 remaining(left, gone),
-                proposed,
+                parts,
                 fewest=self.rules.fewest,
-                marked=bound.same(marked),
-                shown=bound.same(shown),
+                marked=marked,
+                shown=shown,
             ):
-                names = sorted({name for name, _ in left ^ proposed})
+                names = sorted({name for name, _ in left ^ parts})
                 raise UnsafeRoundError(
                     "a round was aborted after its sum may have been unmasked, and this one would "
                     f"differ from it by {', '.join(names)}, whose changes the two sums "
@@ -313,14 +311,9 @@ class RoundPolicy:
         """The sums that this client's part is in, and that were not applied: those that it agreed
         to, and false ones, to which others may have agreed without it.
         """
-        ours, restored = {(self._store.name, sequence)}, self._peers().restored
-        bound = list[_Bound]()
-        for record in self._recall("revealed", []):
-            earlier, before = _read_record(record)
-            is_renewed = self._sends_everything() and before not in (None, restored)
-            is_renewed &= not ours <= earlier.parts
-            one = _Bound(earlier, is_renewed=is_renewed).renewed()
-            bound += [one] if one.same(ours) <= one.earlier.parts else []
+        ours = {(self._store.name, sequence)}
+        kept = map(_read_record, self._recall("revealed", []))
+        bound = [_Bound(earlier) for earlier in kept if ours <= earlier.parts]
         decisions = self._decisions() if self._store.recall(_ROSTERS) else ()
         false = [one for one in decisions if one.kind == "voided" and ours <= one.parts]
         return bound + [_Bound(self._false_sum(one), is_agreed=False) for one in false]
@@ -333,7 +326,7 @@ class RoundPolicy:
     def _agreed(self, sequence: int) -> list[frozenset[Part]]:
         """The sums with this client's part that it has agreed to, and that were not applied."""
         bound = self._bound(sequence)
-        return [one.earlier.parts for one in bound if one.is_agreed and not one.is_renewed]
+        return [one.earlier.parts for one in bound if one.is_agreed]
 
     def _sends_everything(self) -> bool:
         composed = self._store.outbox.composed()
@@ -375,8 +368,7 @@ class RoundPolicy:
         It is read as far as this client has followed it, and not believed about who was silent
         before the time of the rules has passed by this client's own clock.
         """
-        decisions = [replace(one, parts=bound.same(one.parts)) for one in self._decisions()]
-        return narrowed(bound.earlier.parts, self._store.name, decisions, self.rules)
+        return narrowed(bound.earlier.parts, self._store.name, self._decisions(), self.rules)
 
     def _decisions(self) -> list[Decision]:
         """What the log decides about sums that this client's part may be in, and is due."""
@@ -487,6 +479,12 @@ class RoundPolicy:
                 "that: nothing is erased. Ask its operator"
             )
 
+    def is_superseded(self) -> bool:
+        """Whether the log shows another restore than when this client's part was masked first; if
+        that was not noted, by an earlier version, it is as it was.
+        """
+        return _RESTORED in self._recall(_AGREED) and self.is_lost()
+
     def is_lost(self) -> bool:
         """Whether the log shows a restore since this client's part was masked first."""
         self._follow_log()
@@ -569,50 +567,22 @@ UNMASKED: tuple[Stage, ...] = ("joined", "shared")
 
 @dataclass(frozen=True)
 class _Bound:
-    """A sum that a client's part is in; `is_renewed` if it was of everything that this client
-    holds, and the log shows that all send everything anew since: it is the same under new numbers,
-    all of them.
-    """
+    """A sum that a client's part is in. What is sent anew after a restore has another number."""
 
     earlier: AgreedSum
     is_agreed: bool = True
-    is_renewed: bool = False
-    numbers: frozenset[Part] = frozenset()  # of one that is renewed: its parts as they were
-
-    def same(self, parts: Set[Part]) -> frozenset[Part]:
-        """Parts as they are compared with those of this sum."""
-        if not self.is_renewed:
-            return frozenset(parts)
-        kept = self.numbers.intersection(parts)
-        return kept | {(name, _EVERYTHING) for name, _ in parts - kept}
-
-    def renewed(self) -> _Bound:
-        """The sum as it is compared with others."""
-        if not self.is_renewed:
-            return self
-        parts, exposed = (
-            frozenset((name, _EVERYTHING) for name, _ in some)
-            for some in (self.earlier.parts, self.earlier.exposed)
-        )
-        return replace(self, earlier=AgreedSum(parts, exposed), numbers=self.earlier.parts)
 
 
-def _record(parts: Set[Part], exposed: Set[Part], restored: str | None) -> dict[str, Any]:
-    """A sum that was agreed to, for the settings; of everything, with the last restore then."""
-    listed = {"exposed": sorted(map(list, exposed)), "parts": sorted(map(list, parts))}
-    return listed | ({} if restored is None else {"restored": restored})
+def _record(parts: Set[Part], exposed: Set[Part]) -> dict[str, Any]:
+    """A sum that was agreed to, for the settings."""
+    return {"exposed": sorted(map(list, exposed)), "parts": sorted(map(list, parts))}
 
 
-def _read_record(record: Any) -> tuple[AgreedSum, str | None]:
-    """The inverse of `_record`. Before there was one, the parts alone were noted, and those of
-    everything without their numbers.
-    """
+def _read_record(record: Any) -> AgreedSum:
+    """The inverse of `_record`. Before there was one, the parts alone were noted."""
     if isinstance(record, dict):
-        parts, exposed = _parts(record["parts"]), _parts(record["exposed"])
-        return AgreedSum(parts, exposed), record.get("restored")
-    parts = _parts(record)
-    is_everything = all(sequence == _EVERYTHING for _, sequence in parts)
-    return AgreedSum(parts), "" if is_everything else None
+        return AgreedSum(_parts(record["parts"]), _parts(record["exposed"]))
+    return AgreedSum(_parts(record))
 
 
 def _split(known: list[Any]) -> list[list[Any]]:

@@ -147,7 +147,7 @@ class Masked:
         anew, and the server does not choose who.
         """
         bound = composition.reset and self._contributor.is_bound(composition.sequence)
-        return bound and self._contributor.is_lost()
+        return bound and self._contributor.is_superseded()
 
     def deliver(self, composition: Composition) -> Receipt:
         """Bring a request by a round; PendingError if that takes too long, or if the round was
