@@ -48,6 +48,7 @@ from expunge.ridge.spec import Aggregation, Spec
 from expunge.ridge.statistics import Statistics
 from expunge.server.service import Service
 from expunge.server.state import Settings
+from expunge.storage.files import rename
 from expunge.wire.carrier import Carrier
 from expunge.wire.messages import GramPart, Message
 from expunge.wire.request import OrderAnswer
@@ -456,7 +457,7 @@ class Aggregator:
                 Office.enrol(
                     layout.path / _OFFICE, group.token("aggregator", "operator"), group.carrier
                 ).close()
-        draft.rename(layout.path / _UPSTREAM)
+        rename(draft, layout.path / _UPSTREAM)
         return cls(folder, carrier, settings=settings)
 
     @property

@@ -24,8 +24,6 @@ lock             held by the process that has the office open
 from __future__ import annotations
 
 import hashlib
-import os
-import secrets
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -43,9 +41,11 @@ from expunge.storage.files import (
     erase,
     erase_drafts,
     make_folder,
+    rename,
     sync_folder,
     write_whole,
 )
+from expunge.storage.machine import machine_of
 from expunge.wire import payloads, refusals, schema
 from expunge.wire.carrier import Carrier, CheckedCarrier
 from expunge.wire.token import Token
@@ -129,6 +129,7 @@ class OfficeFolder:
 
     def __init__(self, path: Path, lock: FolderLock) -> None:
         self.path = path
+        self.machine = machine_of(path)
         self._lock = lock
         self.key = SigningKey.from_pem((path / _KEY).read_bytes())
         self.state = OfficeState.from_bytes((path / _STATE).read_bytes(), str(path / _STATE))
@@ -145,7 +146,7 @@ class OfficeFolder:
         make_folder(draft)  # one that was left by an interrupted creation is written over
         write_whole(draft / _KEY, key.pem)
         write_whole(draft / _STATE, state.to_bytes())
-        os.replace(draft, path)
+        rename(draft, path)
         sync_folder(path.parent)
         return cls.open(path)
 
@@ -338,7 +339,9 @@ class Office:
             address,
             ca,
         )
-        return cls(OfficeFolder.create(path, state, _new_key() if key is None else key), carrier)
+        return cls(
+            OfficeFolder.create(path, state, _new_key(path) if key is None else key), carrier
+        )
 
     @classmethod
     def open(cls, path: Path, carrier: Carrier | None = None, *, timeout: float = 0.0) -> Office:
@@ -556,7 +559,7 @@ class Office:
             self.federation,
             name,
             role,
-            secrets.token_hex(_TOKEN_BYTES),
+            self._folder.machine.random(_TOKEN_BYTES).hex(),
             self.chain.newest,
             urls,
             (ca or self.ca) if has_tls else "",
@@ -726,7 +729,7 @@ class Office:
             "actor": self.name,
             "arguments": dict(arguments),
             "federation": self.federation,
-            "nonce": secrets.token_hex(_NONCE_BYTES),
+            "nonce": self._folder.machine.random(_NONCE_BYTES).hex(),
             "sequence": sequence,
         }
         return payloads.sign("command", content, self._folder.key)
@@ -825,7 +828,7 @@ class Office:
 
     def _last_number(self) -> int:
         """The number of the last command that the server carried out for this office."""
-        nonce = secrets.token_hex(_NONCE_BYTES)
+        nonce = self._folder.machine.random(_NONCE_BYTES).hex()
         content = {
             "actor": self.name,
             "federation": self.federation,
@@ -905,8 +908,8 @@ class Office:
         return CheckedCarrier(self._carrier)
 
 
-def _new_key() -> SigningKey:
-    return SigningKey(secrets.token_bytes(_KEY_BYTES))
+def _new_key(path: Path) -> SigningKey:
+    return SigningKey(machine_of(path).random(_KEY_BYTES))
 
 
 def _draft(path: Path, token: Token, address: str) -> OfficeFolder:
@@ -923,7 +926,7 @@ def _draft(path: Path, token: Token, address: str) -> OfficeFolder:
             token.ca,
             enrolled=False,
         )
-        return OfficeFolder.create(path, state, _new_key())
+        return OfficeFolder.create(path, state, _new_key(path))
     folder = OfficeFolder.open(path)
     state = folder.state
     if state.enrolled or (state.name, state.federation) != (token.name, token.federation):

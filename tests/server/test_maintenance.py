@@ -17,27 +17,16 @@ from support.federation import NOW, Clock, Federation
 YEAR = 365 * 86400
 
 
-class Stopwatch:
+@pytest.fixture
+def watch() -> Clock:
     """In place of the monotonic clock."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
+    return Clock()
 
 
 @pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
-    watch = Stopwatch()
-    monkeypatch.setattr(module, "time", watch)
-    return watch
-
-
-@pytest.fixture
-def federation(tmp_path: Path):
+def federation(tmp_path: Path, watch: Clock):
     with Federation(
-        tmp_path / "server", clock=Clock(), settings=Settings(erase_within=60)
+        tmp_path / "server", clock=Clock(), seconds=watch, settings=Settings(erase_within=60)
     ) as federation:
         federation.enrol("clinic").send(federation.draw(3))
         federation.fold()
@@ -57,9 +46,7 @@ def times(federation: Federation) -> list[str]:
     return [entry["time"] for entry in federation.entries()]
 
 
-def test_a_fold_is_due_after_half_of_the_time_allowed(
-    federation: Federation, watch: Stopwatch
-) -> None:
+def test_a_fold_is_due_after_half_of_the_time_allowed(federation: Federation, watch: Clock) -> None:
     run_due, client = federation.service.upkeep.run_due, federation.clients["clinic"]
     run_due()
     watch.now += 1000
@@ -79,7 +66,7 @@ def test_a_fold_is_due_after_half_of_the_time_allowed(
 
 
 def test_what_an_earlier_process_left_is_folded_at_once(
-    federation: Federation, watch: Stopwatch
+    federation: Federation, watch: Clock
 ) -> None:
     """How long it has been there is not known: a server that is restarted again and again must fold
     as well.
@@ -92,7 +79,7 @@ def test_what_an_earlier_process_left_is_folded_at_once(
 
 
 @pytest.mark.parametrize("jump", [-10 * YEAR, -3600, 3600, 10 * YEAR])
-def test_a_clock_that_jumps(federation: Federation, watch: Stopwatch, jump: int) -> None:
+def test_a_clock_that_jumps(federation: Federation, watch: Clock, jump: int) -> None:
     client, run_due = federation.clients["clinic"], federation.service.upkeep.run_due
     set_clock(federation, NOW + 100)
     first = client.send(federation.draw(1)).logged.entry["time"]
@@ -137,7 +124,7 @@ def test_a_clock_that_has_gone_mad_changes_nothing(federation: Federation, now: 
 
 
 def test_a_fold_that_failed_is_due_until_it_is_done(
-    federation: Federation, watch: Stopwatch, monkeypatch: pytest.MonkeyPatch
+    federation: Federation, watch: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when all that is missing is the destruction of the keys, and the journal is empty
     already.
@@ -169,7 +156,7 @@ def test_a_fold_that_failed_is_due_until_it_is_done(
 
 
 def test_a_very_long_journal_is_folded_early(
-    federation: Federation, watch: Stopwatch, monkeypatch: pytest.MonkeyPatch
+    federation: Federation, watch: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LONGEST_JOURNAL", 3)
     client, run_due = federation.clients["clinic"], federation.service.upkeep.run_due

@@ -43,7 +43,7 @@ def test_a_draft_that_others_could_read_is_not_written_to(tmp_path: Path) -> Non
     assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("step", ["write", "fsync"])
+@pytest.mark.parametrize("step", ["pwrite", "fsync"])
 def test_a_write_that_fails_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -64,9 +64,11 @@ def test_a_write_that_fails_leaves_the_old_file(
 
 
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = os.write
+    write = os.pwrite
     monkeypatch.setattr(
-        files.os, "write", lambda descriptor, data: write(descriptor, bytes(data[:3]))
+        files.os,
+        "pwrite",
+        lambda descriptor, data, offset: write(descriptor, bytes(data[:3]), offset),
     )
     write_whole(tmp_path / "key", b"a longer text than three bytes")
     assert (tmp_path / "key").read_bytes() == b"a longer text than three bytes"

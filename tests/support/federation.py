@@ -13,6 +13,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -263,6 +264,7 @@ class Federation:
         solver: str = "woodbury",
         settings: Settings | None = None,
         clock: Callable[[], float] | None = None,
+        seconds: Callable[[], float] = time.monotonic,
         hook: Hook = no_hook,
         seed: int = 0,
         upkeep: bool = False,
@@ -273,6 +275,7 @@ class Federation:
         self.spec = spec
         self.settings = settings or Settings()
         self.clock = clock or Clock()
+        self.seconds = seconds
         self.hook = hook
         self.upkeep = upkeep
         self.rng = np.random.default_rng(seed)
@@ -319,6 +322,7 @@ class Federation:
             self.path,
             settings=self.settings,
             clock=self.clock,
+            seconds=self.seconds,
             hook=self.hook,
             upkeep=self.upkeep,
             storage=self.storage,

@@ -467,6 +467,7 @@ class Contributor:
                 sequence=sequence,
                 key=store.key,
                 exposed=opening.purpose == "change" and self._policy.is_exposed(sequence),
+                random=store.machine.random,
             )
             if self._schedule is not None and opening.purpose == "change":
                 store.remember({_JOINED: str(self._window())})

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from expunge.errors import (
 )
 from expunge.evidence.rotation import read_federation
 from expunge.ridge.spec import Spec
+from expunge.storage.files import remove_tree
 from expunge.wire.carrier import Carrier, CheckedCarrier
 from expunge.wire.token import Token
 
@@ -171,7 +171,7 @@ def _remove(store: ClientStore) -> None:
     status = store.status()
     store.close()
     if not (status.adding or status.live or status.deleting):
-        shutil.rmtree(store.path)
+        remove_tree(store.path)
 
 
 def _usual(spec: Spec) -> str:

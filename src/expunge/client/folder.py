@@ -18,7 +18,6 @@ a crash.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
@@ -31,7 +30,17 @@ from expunge.crypto import SigningKey, canonical
 from expunge.crypto.vault import ReadOnlyVault, Vault
 from expunge.errors import ShreddedError, StoreError
 from expunge.ridge.spec import Spec
-from expunge.storage.files import FolderLock, erase_drafts, make_folder, sync_folder, write_whole
+from expunge.storage.files import (
+    FolderLock,
+    erase_drafts,
+    make_folder,
+    remove,
+    remove_tree,
+    rename,
+    sync_folder,
+    write_whole,
+)
+from expunge.storage.machine import machine_of
 from expunge.storage.sqlite import Database, Snapshot
 
 _DATABASE, _VAULT, _KEY, _HEAD = "client.db", "client.vault", "client.key", "head"
@@ -51,6 +60,7 @@ class ClientFolder:
         self, path: Path, lock: FolderLock | None, database: Database, vault: Vault, key: SigningKey
     ) -> None:
         self.path = path
+        self.machine = machine_of(path)
         self.database = database
         self.vault = vault
         self.key = key
@@ -76,12 +86,12 @@ class ClientFolder:
             raise StoreError(f"{path} is not empty: choose another folder for the client's store")
         draft = path.with_name(path.name + ".new")
         if draft.exists():  # left by a creation that was interrupted; nothing was ever in it
-            shutil.rmtree(draft)
+            remove_tree(draft)
         make_folder(draft)
         try:
             vault = Vault.create(draft / _VAULT, mirrors)
         except BaseException:
-            shutil.rmtree(draft)
+            remove_tree(draft)
             raise
         try:
             with vault:
@@ -92,11 +102,11 @@ class ClientFolder:
                 {**settings, "mirrors": _list_text(str(mirror.absolute()) for mirror in mirrors)},
             )
             sync_folder(draft)
-            draft.rename(path)
+            rename(draft, path)
         except BaseException:
-            shutil.rmtree(draft)
+            remove_tree(draft)
             for mirror in mirrors:
-                mirror.unlink()
+                remove(mirror)
             raise
         sync_folder(path.parent)
         return cls.open(path)
@@ -262,7 +272,7 @@ class ClientFolder:
     def drop_head(self) -> None:
         """Remove the head."""
         self._require_held()
-        (self.path / _HEAD).unlink(missing_ok=True)
+        remove(self.path / _HEAD)
         sync_folder(self.path)
 
     def read_head(self) -> bytes | None:

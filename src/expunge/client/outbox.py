@@ -14,7 +14,6 @@ float64.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -327,7 +326,7 @@ class Outbox:
         """
         kind = self._allowed_kind()
         self._require_none_composed()
-        nonce = secrets.token_bytes(NONCE_BYTES) if nonce is None else nonce
+        nonce = self._folder.machine.random(NONCE_BYTES) if nonce is None else nonce
         if len(nonce) != NONCE_BYTES:
             raise InputError(f"a nonce has {NONCE_BYTES} bytes, got {len(nonce)}")
         choice = self._choice(kind, most, largest, alone=bool(audits) or waits, reset=reset)
@@ -382,7 +381,7 @@ class Outbox:
         content = {
             "audits": [],
             "group": [added, deleted, [[answer.order, answer.found] for answer in orders]],
-            "nonce": secrets.token_bytes(NONCE_BYTES).hex(),
+            "nonce": self._folder.machine.random(NONCE_BYTES).hex(),
         }
         with self._new(number, "group", content, message=message, reset=reset):
             pass  # no samples take part

@@ -155,6 +155,7 @@ class ClientOverview(ClientSettings):
 
     def __init__(self, folder: ClientFolder) -> None:
         super().__init__(folder)
+        self.machine = folder.machine
         self.participation = SealedValue(folder, "participation")
         self.disputable = SealedValue(folder, "disputable")
         self.forwarded = SealedValue(folder, "forwarded")

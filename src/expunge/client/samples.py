@@ -14,7 +14,6 @@ which samples are meant, a `Preview` what forgetting them would do.
 
 from __future__ import annotations
 
-import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -515,7 +514,7 @@ class SampleTable:
         for start in range(0, len(batch), BLOCK_SAMPLES):
             part = batch.part(slice(start, start + BLOCK_SAMPLES))
             rows, targets = part.rows(spec)
-            salts = [secrets.token_bytes(SALT_BYTES) for _ in part.ids]
+            salts = [self._folder.machine.random(SALT_BYTES) for _ in part.ids]
             block = Block(commitments(spec, salts, rows), salts, rows)
             sealed = zip(
                 slots[start:],

@@ -10,7 +10,6 @@ A store may be opened read-only while another process works on it: a snapshot th
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -46,6 +45,7 @@ from expunge.ridge.feature_names import FeatureNames, is_cell
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums
+from expunge.storage.machine import machine_of
 from expunge.wire import schema
 from expunge.wire.commitment import SALT_BYTES
 
@@ -71,6 +71,8 @@ class ClientStore(ClientOverview):
 
     Attributes
     ----------
+    machine : Machine
+        The machine that the folder is on: its disk, and its randomness.
     outbox : Outbox
         The request that is being offered; for the agent.
     participation, forwarded, forwarding : SealedValue
@@ -205,7 +207,7 @@ class ClientStore(ClientOverview):
             "sequence": "0",
             "checkpoint": checkpoint_text(0, b""),
         }
-        key = SigningKey(secrets.token_bytes(32)) if key is None else key
+        key = SigningKey(machine_of(Path(path)).random(32)) if key is None else key
         return cls(
             ClientFolder.create(Path(path), key, settings, [Path(mirror) for mirror in mirrors])
         )
@@ -541,7 +543,7 @@ class ClientStore(ClientOverview):
                 rows, (target,) = batch.rows(self._spec)
                 content = replace(
                     old.content,
-                    salt=secrets.token_bytes(SALT_BYTES),
+                    salt=self.machine.random(SALT_BYTES),
                     feature=batch.features[0],
                     target=target,
                 )

@@ -13,7 +13,6 @@ each other's requests; `SyncResult` is what a sync has done.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -47,6 +46,7 @@ from expunge.ridge.statistics import Statistics
 from expunge.wire import payloads, refusals
 from expunge.wire.carrier import Carrier, CheckedCarrier
 
+_NONCE_BYTES = 32
 _MOST_MENDED = 4  # consecutive refusals that are fixed automatically
 _PAUSE = 0.1  # seconds between turns of clients that wait for one another
 
@@ -337,8 +337,8 @@ class Agent:
         error is raised.
     progress : callable or None, default None
         Called with the number of samples that an audit has gone through.
-    nonce : callable
-        Returns the nonce of the next question, 64 hexadecimal digits; by default, random ones.
+    nonce : callable or None, default None
+        Returns the nonce of the next question, 64 hexadecimal digits; None for random ones.
     announced : bool, default False
         Whether request and question have travelled together, as `announce` sends them.
     patience : float, default 0.0
@@ -395,7 +395,7 @@ class Agent:
         sleep: Callable[[float], None] = time.sleep,
         attempts: int = 6,
         progress: Progress | None = None,
-        nonce: Callable[[], str] = lambda: secrets.token_hex(32),
+        nonce: Callable[[], str] | None = None,
         announced: bool = False,
         patience: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
@@ -409,7 +409,13 @@ class Agent:
         self._recompute = recompute
         self._progress = progress
         self._announced = announced
-        self._updates = Updates(store, self._carrier, self._trust, nonce, self._retry)
+        self._updates = Updates(
+            store,
+            self._carrier,
+            self._trust,
+            nonce or (lambda: store.machine.random(_NONCE_BYTES).hex()),
+            self._retry,
+        )
         self._delivery = self._chosen_delivery(patience, clock)
         self._waiting = ""  # what a round of secure aggregation waits for
         self._answer: SyncAnswer | None = None  # that this sync began with

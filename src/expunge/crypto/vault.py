@@ -33,7 +33,6 @@ import hashlib
 import heapq
 import hmac
 import os
-import secrets
 import threading
 from binascii import crc32
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -46,7 +45,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from expunge.errors import FormatError, ShreddedError, StoreError
 from expunge.frame import Format, pack, pieces
-from expunge.storage.files import sync_folder
+from expunge.storage.files import remove, rename, sync_folder
+from expunge.storage.machine import machine_of
 
 KEY_BYTES = 32
 SECTOR = 512  # every slot lies within one of the disk
@@ -116,6 +116,7 @@ class VaultFile:
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
+        self._machine = machine_of(path)
         self._descriptor = descriptor
         self.identity = b""
         self.slots = 0
@@ -127,7 +128,7 @@ class VaultFile:
     def create(cls, path: Path, identity: bytes, body: bytes = b"", changes: int = 0) -> VaultFile:
         """A new file, durable; one that exists is refused."""
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            descriptor = machine_of(path).open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         except FileExistsError as problem:
             raise StoreError(
                 f"{path} exists already: a vault is never overwritten. Open it, or name another "
@@ -143,7 +144,7 @@ class VaultFile:
             sync_folder(path.parent)
         except BaseException:
             file.close()
-            path.unlink()
+            remove(path)
             raise
         return file
 
@@ -152,7 +153,7 @@ class VaultFile:
         """A file that was made before, and the sectors of its slots."""
         mode = os.O_RDONLY if read_only else os.O_RDWR
         try:
-            descriptor = os.open(path, mode | os.O_CLOEXEC)
+            descriptor = machine_of(path).open(path, mode)
         except OSError as problem:
             raise StoreError(
                 f"the vault {path} cannot be opened: {problem.strerror}. Without it nothing that "
@@ -188,7 +189,7 @@ class VaultFile:
         if len(content) > end and not read_only:
             # A growth that was interrupted: nothing refers to what it left. (While another process
             # works on the file, it may be in progress.)
-            os.ftruncate(self._descriptor, end)
+            self._machine.truncate(self._descriptor, end)
         return content[start:end]
 
     def _read_header(self, content: bytearray) -> tuple[int, int]:
@@ -224,17 +225,17 @@ class VaultFile:
     def renew(self, body: bytes, changes: int) -> None:
         """In the place of a file of version 1, one of this version; the old one is overwritten."""
         draft = self.path.with_name(f"{self.path.name}.new")
-        draft.unlink(missing_ok=True)  # of a renewal that was interrupted
+        remove(draft)  # of a renewal that was interrupted
         fresh = VaultFile.create(draft, self.identity, body, changes)
         old = self._descriptor
         try:
             size = os.fstat(old).st_size
-            draft.rename(self.path)
+            rename(draft, self.path)
             sync_folder(self.path.parent)
             self._put(bytes(size), 0)
-            os.fsync(old)
+            self._machine.sync(old)
         finally:
-            os.close(old)
+            self._machine.close(old)
             self._descriptor, self.version = fresh._descriptor, 2
             self.slots, self.changes = fresh.slots, fresh.changes
 
@@ -248,11 +249,11 @@ class VaultFile:
                 # key must be overwritten.
                 size = _size(self.slots)
                 self._put(bytes(_size(slots) - size), SECTOR + size)
-                os.fsync(self._descriptor)
+                self._machine.sync(self._descriptor)
             for place, run in runs:
                 self._put(run, SECTOR + place)
             self._put(_checked(_FORMAT.begin(self.identity, slots, changes)), 0)
-            os.fsync(self._descriptor)
+            self._machine.sync(self._descriptor)
         except OSError as problem:
             raise StoreError(
                 f"the vault {self.path} cannot be written: {problem.strerror}. Mend that and try "
@@ -261,14 +262,11 @@ class VaultFile:
         self.slots, self.changes = slots, changes
 
     def _put(self, data: bytes, offset: int) -> None:
-        view = memoryview(data)
-        while view:
-            written = os.pwrite(self._descriptor, view, offset)
-            view, offset = view[written:], offset + written
+        self._machine.write(self._descriptor, data, offset)
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._descriptor)
+        self._machine.close(self._descriptor)
 
 
 def _some(items: Sequence[bytes], count: int) -> Iterator[Sequence[bytes]]:
@@ -331,6 +329,7 @@ class Vault:
         warnings: Sequence[str] = (),
     ) -> None:
         self._files = files  # mirrors first, the vault itself last
+        self._machine = machine_of(files[-1].path)
         self._body = body  # the sectors of all slots
         self._doubtful = doubtful or {}  # by slot: the keys that it may hold
         self.warnings = list(warnings)
@@ -350,14 +349,14 @@ class Vault:
 
         An existing file is refused.
         """
-        identity = secrets.token_bytes(16)
+        identity = machine_of(Path(path)).random(16)
         files: list[VaultFile] = []
         try:
             files += (VaultFile.create(Path(file_path), identity) for file_path in (*mirrors, path))
         except BaseException:
             for file in files:
                 file.close()
-                file.path.unlink()
+                remove(file.path)
             raise
         return cls(files, bytearray())
 
@@ -444,7 +443,7 @@ class Vault:
             missing = count - len(slots)
             slots += range(have, have + missing)
             grown = _size(max(missing, _GROWTH, have // 8)) // SECTOR * SLOTS if missing else 0
-            fresh = pieces(secrets.token_bytes(KEY_BYTES * len(slots)), KEY_BYTES)
+            fresh = pieces(self._machine.random(KEY_BYTES * len(slots)), KEY_BYTES)
             try:
                 self._write(have + grown, dict(zip(slots, map(_checked, fresh), strict=True)))
             except BaseException:
@@ -459,7 +458,7 @@ class Vault:
     def seal(self, slot: int, data: bytes, context: bytes) -> bytes:
         """`data` under the key of a slot, to be opened with the same context only."""
         key = self._key(slot)
-        nonce = secrets.token_bytes(_NONCE_BYTES)
+        nonce = self._machine.random(_NONCE_BYTES)
         return (
             _SEALED_VERSION
             + _key_tag(key)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +12,8 @@ from expunge.office import Office
 from expunge.ridge.spec import Spec
 from expunge.server.backup import found
 from expunge.server.http.tls import make_tls
-from expunge.storage.files import make_folder, sync_folder, write_whole
+from expunge.storage.files import make_folder, remove, remove_tree, rename, sync_folder, write_whole
+from expunge.storage.machine import machine_of
 from expunge.transport.local import LocalCarrier
 
 _KEY_BYTES = 32
@@ -38,17 +37,17 @@ def found_federation(
             raise StoreError(f"the mirror {mirror} exists already: name a file that does not")
     draft = Layout(layout.path.with_name(layout.path.name + ".new"))
     if draft.path.exists():  # left by a founding that was interrupted; nobody has ever heard of it
-        shutil.rmtree(draft.path)
+        remove_tree(draft.path)
     make_folder(draft.path)
     try:
         make_tls(draft.tls, tuple(dict.fromkeys((*hosts, *LOCAL_NAMES))))
         draft.write_settings(urls=urls, mirrors=mirrors)
         _fill(draft, str(layout.path), spec, solver)
-        draft.path.replace(layout.path)
+        rename(draft.path, layout.path)
     except BaseException:
-        shutil.rmtree(draft.path)
+        remove_tree(draft.path)
         for mirror in mirrors:
-            mirror.unlink(missing_ok=True)
+            remove(mirror)
         raise
     sync_folder(layout.path.parent)
     return layout
@@ -56,7 +55,7 @@ def found_federation(
 
 def _fill(draft: Layout, address: str, spec: Spec, solver: str) -> None:
     """The server and its first operator's office."""
-    operator, server = (SigningKey(secrets.token_bytes(_KEY_BYTES)) for _ in range(2))
+    operator, server = (SigningKey(machine_of(draft.path).random(_KEY_BYTES)) for _ in range(2))
     found(draft.server, spec, operator.public, solver=solver, key=server, mirrors=draft.mirrors)
     write_whole(draft.public_key, server.public.pem, mode=0o644)
     carrier = LocalCarrier.open(draft.server, mirrors=draft.mirrors)

@@ -23,7 +23,7 @@ from typing import Any
 from expunge.crypto import Envelope, PublicKey, SigningKey
 from expunge.errors import StoreError
 from expunge.server import DATABASE, KEY
-from expunge.storage.files import write_whole
+from expunge.storage.files import remove, write_whole
 
 LOCAL_NAMES = ("localhost", "127.0.0.1")
 _SETTINGS, _SERVING = "federation.json", "serving.json"
@@ -186,7 +186,7 @@ class Layout:
         except (FileNotFoundError, ValueError, TypeError, KeyError):
             return
         if writer == os.getpid():
-            file.unlink(missing_ok=True)
+            remove(file)
 
     def serving(self) -> str:
         """The URL that the process at work on the server's folder serves at; empty if it serves

@@ -8,9 +8,6 @@ made one that was restored, by backing it up and restoring it in its own place.
 
 from __future__ import annotations
 
-import os
-import secrets
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -31,7 +28,15 @@ from expunge.ridge.spec import Spec
 from expunge.server import KEY, VAULT
 from expunge.server.backup import restore
 from expunge.server.http.tls import make_tls
-from expunge.storage.files import FolderLock, make_folder, write_whole
+from expunge.storage.files import (
+    FolderLock,
+    erase,
+    make_folder,
+    remove_tree,
+    rename,
+    write_whole,
+)
+from expunge.storage.machine import machine_of
 from expunge.transport.local import LocalCarrier
 
 Verdict = Literal["equal", "changed", "different", "unknown"]
@@ -77,7 +82,7 @@ def restore_federation(
     except BaseException:
         for folder in (layout.server, layout.path) if is_new else ():
             if folder.exists() and not any(folder.iterdir()):
-                folder.rmdir()
+                remove_tree(folder)
         raise
     layout.write_settings(urls=urls, mirrors=mirrors)
     layout.write_keys(layout.signing_key(), layout.rotations())
@@ -146,7 +151,7 @@ def rebuild_server(
         with _opened(layout, timeout) as (office, carrier):
             layout.write_settings(urls=layout.urls, mirrors=layout.mirrors, rebuilt=True)
             _enrol(layout, office, carrier, stores)
-            backup = f"again-{secrets.token_hex(8)}"
+            backup = f"again-{machine_of(layout.path).random(8).hex()}"
             office.do("backup", {"name": backup})
         _restore_in_place(layout, backup)
         with _opened(layout, timeout) as (office, carrier):
@@ -220,8 +225,8 @@ def _restore_in_place(layout: Layout, backup: str) -> None:
         vault=layout.server / VAULT,
         mirrors=layout.mirrors,
     )
-    layout.server.rename(old)
-    fresh.rename(layout.server)
+    rename(layout.server, old)
+    rename(fresh, layout.server)
     _shred(old)
 
 
@@ -235,7 +240,7 @@ def _recover(directory: Path) -> None:
     server, fresh, old = (directory / name for name in ("server", _FRESH, _OLD))
     if old.exists():
         if fresh.exists():
-            fresh.rename(server)
+            rename(fresh, server)
         _shred(old)
     elif fresh.exists():
         _shred(fresh)
@@ -245,13 +250,8 @@ def _shred(folder: Path) -> None:
     """Remove a server's folder; the keys in its vault are overwritten first, for other copies of
     what they seal may linger.
     """
-    vault = folder / VAULT
-    if vault.exists():
-        with vault.open("r+b") as file:
-            file.write(bytes(vault.stat().st_size))
-            file.flush()
-            os.fsync(file.fileno())
-    shutil.rmtree(folder)
+    erase(folder / VAULT)
+    remove_tree(folder)
 
 
 def _send_all(

@@ -10,7 +10,6 @@ comparison says "equal", the ledger is, bit for bit, that of retraining on what 
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -40,9 +39,9 @@ class Audits:
                 "not-allowed",
                 "this federation computes in float64: there is no exact ledger to audit",
             )
-        audit = secrets.token_hex(16)
+        audit = self._state.random(16).hex()
         (slot,) = self._state.vault.new()
-        salt = self._state.vault.seal(slot, secrets.token_bytes(SALT_BYTES), _context(audit))
+        salt = self._state.vault.seal(slot, self._state.random(SALT_BYTES), _context(audit))
         self._table.put(Audit(audit, now, slot, salt))
         self._table.reply(audit, *(AuditReply(client) for client in self._state.clients("active")))
         return audit

@@ -9,7 +9,6 @@ made is not restored, and what a client that does not come back had is not there
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,20 +25,21 @@ from expunge.server.state import Clock, ServerState, Settings
 from expunge.server.storage.folder import OpenStorage, ServerFolder
 from expunge.server.storage.sqlite import open_storage, signer_of
 from expunge.server.storage.tables import Actor, Erasure, ServerRecord
-from expunge.storage.files import make_folder, sync_folder, write_whole
+from expunge.storage.files import make_folder, remove, rename, sync_folder, write_whole
+from expunge.storage.machine import machine_of
 
 
 def write_backup(folder: ServerFolder, name: str) -> Path:
     """Back the store up to `backups/NAME` in the server's folder; a file there is replaced."""
     backups = folder.path / "backups"
     make_folder(backups)
-    target, draft = backups / name, backups / f".{secrets.token_hex(8)}"
+    target, draft = backups / name, backups / f".{folder.machine.random(8).hex()}"
     try:
         folder.storage.write_backup(draft)
-        draft.replace(target)
+        rename(draft, target)
         sync_folder(backups)
     finally:
-        draft.unlink(missing_ok=True)
+        remove(draft)
     return target
 
 
@@ -95,13 +95,13 @@ def found(
     if spec.aggregation is not None:
         spec.aggregation.require_feasible()
         _require_arbiter(spec.aggregation)
-    key = key or SigningKey(secrets.token_bytes(32))
+    key = key or SigningKey(machine_of(path).random(32))
     folder = ServerFolder.create(path, key, mirrors, storage=storage)
     try:
         (slot,) = folder.vault.new()
         now, public = int(clock()), folder.key.public
         record = ServerRecord(
-            federation=secrets.token_hex(16),
+            federation=folder.machine.random(16).hex(),
             key=public.id,
             spec=canonical.encode(spec.to_dict()).decode("ascii"),
             solver=solver,
@@ -156,7 +156,7 @@ def restore(
         with state.changing() as now:
             state.keep_digests(digests)
             waiting = state.clients("must-rejoin")
-            identity = {"version": 2, "id": secrets.token_hex(32)}
+            identity = {"version": 2, "id": folder.machine.random(32).hex()}
             state.append("restored", now, **identity, size=state.log.size, withheld=waiting)
         state.ledger.clean()
         return waiting

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import re
-import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -337,7 +336,8 @@ class Commands:
         return told, {"round": state.record.round}
 
     def _rotate_key(self, now: int, _given: dict[str, Any], _asked: Envelope) -> Done:
-        state, key = self._state, SigningKey(secrets.token_bytes(_KEY_BYTES))
+        state = self._state
+        key = SigningKey(state.random(_KEY_BYTES))
         state.folder.prepare_key(key)
         old = state.folder.key
         ids = {"old": old.public.id, "new": key.public.id}

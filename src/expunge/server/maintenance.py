@@ -17,7 +17,7 @@ from threading import Event, RLock, Thread
 from expunge.ridge.statistics import Statistics
 from expunge.server.audits import Audits
 from expunge.server.float_ledger import FloatSums
-from expunge.server.state import Basis, Digests, ServerState
+from expunge.server.state import Basis, Clock, Digests, ServerState
 from expunge.server.storage.tables import Erasure
 
 _PAUSE = 0.2  # seconds between looks at what there is to do
@@ -34,10 +34,12 @@ class Maintenance:
         state: ServerState,
         audits: Audits,
         report: Callable[[str, BaseException | None], None],
+        seconds: Clock = time.monotonic,
     ) -> None:
         self._state = state
         self._audits = audits
         self._report = report
+        self._seconds = seconds
         self.working = RLock()
         self._stop = Event()
         self._thread = Thread(target=self._run, name="upkeep", daemon=True)
@@ -67,7 +69,7 @@ class Maintenance:
     def run_due(self) -> None:
         """Do what is due."""
         if self._is_due():
-            begun = time.monotonic()
+            begun = self._seconds()
             self.fold()
             self._since = (
                 begun if self._pending() else None
@@ -89,8 +91,8 @@ class Maintenance:
             self._since = None
             return False
         if self._since is None:
-            self._since = time.monotonic()
-        waited = time.monotonic() - self._since
+            self._since = self._seconds()
+        waited = self._seconds() - self._since
         return bool(
             self._entries() > LONGEST_JOURNAL or waited >= self._state.settings.erase_within / 2
         )

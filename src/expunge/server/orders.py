@@ -7,7 +7,6 @@ not personal, stays; neither clients nor the log learn it.
 
 from __future__ import annotations
 
-import secrets
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -46,7 +45,8 @@ class Orders:
             given.get("subject"), given.get("subjects", {}), given.get("days", ORDER_DAYS)
         )
         reference = _checked_reference(given.get("reference", ""))
-        order, salt = secrets.token_hex(16), secrets.token_bytes(SALT_BYTES)
+        random = self._state.random
+        order, salt = random(16).hex(), random(SALT_BYTES)
         clients = self._holding()
         deadline = now + within * _DAY
         content = canonical.encode({"salt": salt.hex(), "subject": name, "subjects": names})

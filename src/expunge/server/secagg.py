@@ -25,7 +25,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-import secrets
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection
@@ -830,7 +829,7 @@ class SecureAggregation:
             spec, now = state.spec, self._clock()
             opening = Opening(
                 state.federation,
-                secrets.token_hex(16),
+                state.random(16).hex(),
                 purpose,
                 spec.data_digest,
                 spec.labels_digest,

@@ -56,17 +56,18 @@ class Service:
         report: Report,
         *,
         upkeep: bool,
+        threads: bool = True,
         seconds: Clock = time.monotonic,
         schedule: Clock | None = None,
     ) -> None:
-        self._state = state = ServerState(folder, settings, clock)
+        self._state = state = ServerState(folder, settings, clock, threads=threads)
         self._report = report
         if not state.record.salt:  # the last thing that is written by founding or restoring
             raise StoreError(
                 f"the server in {folder.path} was never finished: remove the folder and begin again"
             )
         self._orders, self._audits = Orders(state), Audits(state)
-        self.upkeep = Maintenance(state, self._audits, report)
+        self.upkeep = Maintenance(state, self._audits, report, seconds)
         self._requests = Requests(state, self._orders, self._audits)
         self._commands = Commands(
             state,
@@ -75,8 +76,9 @@ class Service:
             self.upkeep,
             culprits=lambda: frozenset() if self.rounds is None else self.rounds.culprits,
         )
-        self._queue = Writer(self._requests.run, group_commit=settings.group_commit)
+        self._queue = Writer(self._requests.run, group_commit=settings.group_commit, thread=threads)
         self.rounds = self._rounds(seconds, schedule) if state.spec.is_masked else None
+        self._seconds = seconds
         self._published: tuple[int, bytes, str] | None = None  # a cache: version, file, digest
         if upkeep:
             self.upkeep.start()
@@ -94,13 +96,16 @@ class Service:
         report: Report = no_report,
         hook: Hook = no_hook,
         upkeep: bool = True,
+        threads: bool = True,
         timeout: float = 0.0,
         storage: OpenStorage = open_storage,
     ) -> Self:
         """The server in this folder, as it was left.
 
         `clock` says what time it is, `seconds` how long something takes. Rounds on a schedule
-        begin by `schedule`, or by `clock` if that is not given.
+        begin by `schedule`, or by `clock` if that is not given. Without `upkeep`, erasing at rest
+        in time is the caller's (`upkeep.run_due`); without `threads`, whatever else is done beside
+        the callers is done by them.
         """
         folder = ServerFolder.open(path, mirrors, hook, timeout, storage)
         for warning in folder.vault.warnings:
@@ -112,6 +117,7 @@ class Service:
                 clock,
                 report,
                 upkeep=upkeep,
+                threads=threads,
                 seconds=seconds,
                 schedule=schedule,
             )
@@ -194,15 +200,21 @@ class Service:
 
     def request(self, data: bytes) -> bytes:
         """A client's request, answered by its receipt."""
-        return self.offer(data).result()
+        answer = self.offer(data)
+        self.catch_up()
+        return answer.result()
+
+    def catch_up(self) -> None:
+        """Apply what is waiting, if no thread does."""
+        self._queue.catch_up()
 
     def aggregate(self, data: bytes) -> bytes:
         """A client's turn in a round of secure aggregation, answered with the state of the round
         for it; one that only asks may wait until something has changed.
         """
         answer = self.turn(data)
-        end = time.monotonic() + answer.wait
-        while answer.waiting and (left := end - time.monotonic()) > 0.0:
+        end = self._seconds() + answer.wait
+        while answer.waiting and (left := end - self._seconds()) > 0.0:
             change = self.change_after(answer.version)
             wait([change], timeout=min(left, answer.due))
             change.cancel()

@@ -4,7 +4,6 @@ the one row of state.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -130,7 +129,9 @@ class Digests:
 class ServerState:
     """Law: every change of state happens under `lock`, in one transaction of the store."""
 
-    def __init__(self, folder: ServerFolder, settings: Settings, clock: Clock) -> None:
+    def __init__(
+        self, folder: ServerFolder, settings: Settings, clock: Clock, *, threads: bool = True
+    ) -> None:
         self.folder = folder
         self.storage = folder.storage
         self.vault = folder.vault
@@ -138,7 +139,7 @@ class ServerState:
         self.lock = RLock()
         self.log = AuditLog(folder.storage)
         self._clock = clock
-        self._hashing = ThreadPoolExecutor(1, "digest")
+        self._hashing = ThreadPoolExecutor(1, "digest") if threads else None
         self.federation = self.record.federation
         self.solver_name = settings.solver or self.record.solver
         self.ledger = ServerLedger(folder, self._recorded_spec(), self.solver_name)
@@ -169,6 +170,10 @@ class ServerState:
 
     def _recorded_spec(self) -> Spec:
         return Spec.from_dict(canonical.decode(self.record.spec.encode()))
+
+    def random(self, count: int) -> bytes:
+        """So many random bytes, of the machine that the folder is on."""
+        return self.folder.machine.random(count)
 
     # -- time --------------------------------------------------------------------------------------
 
@@ -266,11 +271,12 @@ class ServerState:
         """
         if live is None:
             live = self.basis().live if self.record.basis else MultisetHash.of(self.commitments())
-        hashing = self._hashing.submit(self.ledger.digest())
+        digest = self.ledger.digest()
+        hashing = None if self._hashing is None else self._hashing.submit(digest)
         try:
             self.find_head()
         finally:
-            sums = hashing.result()
+            sums = digest() if hashing is None else hashing.result()
         return self.digests_of(Basis(sums, None, live))
 
     def solved_by_samples(self, before: Basis, live: MultisetHash) -> Digests:
@@ -287,7 +293,7 @@ class ServerState:
 
     def digests_of(self, basis: Basis) -> Digests:
         """Digests of the ledger and the head in memory, by a fresh salt."""
-        salt = secrets.token_bytes(SALT_BYTES)
+        salt = self.random(SALT_BYTES)
         if basis.position is None:
             ledger = salted("ledger", salt, basis.sums)
         else:
@@ -407,5 +413,6 @@ class ServerState:
 
     def close(self) -> None:
         """Release everything."""
-        self._hashing.shutdown()
+        if self._hashing is not None:
+            self._hashing.shutdown()
         self.folder.close()

@@ -23,17 +23,21 @@ Work = Callable[[], Any]
 class Writer:
     """First come, first served.
 
-    Offers that wait together run as one round; other work runs alone.
+    Offers that wait together run as one round; other work runs alone. Both run in a thread, or,
+    without one, in that of whoever calls `catch_up` or waits for other work.
     """
 
-    def __init__(self, run: Callable[[list[Offer]], None], *, group_commit: bool) -> None:
+    def __init__(
+        self, run: Callable[[list[Offer]], None], *, group_commit: bool, thread: bool = True
+    ) -> None:
         self._run_round = run
         self._most = _MOST_OFFERS if group_commit else 1
         self._waiting: deque[Offer | tuple[Work, Future[Any]]] = deque()
         self._changed = Condition()
         self._closed = False
-        self._thread = Thread(target=self._run, name="writer", daemon=True)
-        self._thread.start()
+        self._thread = Thread(target=self._run, name="writer", daemon=True) if thread else None
+        if self._thread is not None:
+            self._thread.start()
 
     def offer(self, offer: Offer) -> Future[bytes]:
         """Have a request applied; the future gets its receipt."""
@@ -44,7 +48,13 @@ class Writer:
         """Have other work done in turn, and wait for what it returns."""
         result: Future[Any] = Future()
         self._put((work, result))
+        self.catch_up()
         return result.result()
+
+    def catch_up(self) -> None:
+        """Do what is waiting, if there is no thread that does."""
+        while self._thread is None and self._waiting:
+            self._turn()
 
     def _put(self, item: Offer | tuple[Work, Future[Any]]) -> None:
         with self._changed:
@@ -82,10 +92,15 @@ class Writer:
         ]  # some may have stopped waiting
 
     def _run(self) -> None:
-        while (item := self._next()) is not None:
-            if isinstance(item, list):
-                self._run_together(item)
-                continue
+        while self._turn():
+            pass
+
+    def _turn(self) -> bool:
+        """Do what is next, or wait for it; false at the end."""
+        item = self._next()
+        if isinstance(item, list):
+            self._run_together(item)
+        elif item is not None:
             work, result = item
             try:
                 value = work()
@@ -93,6 +108,7 @@ class Writer:
                 result.set_exception(problem)
             else:
                 result.set_result(value)
+        return item is not None
 
     def _run_together(self, offers: list[Offer]) -> None:
         """Nothing that goes wrong in a round ends this thread; callers still waiting learn that the
@@ -114,4 +130,6 @@ class Writer:
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
+        self.catch_up()

@@ -10,18 +10,31 @@ from contextlib import suppress
 from pathlib import Path
 
 from expunge.errors import StoreBusyError, StoreError
+from expunge.storage.machine import machine_of
 
 _DRAFT = ".part"
+_ZEROS = 1 << 16  # written at a time
 _OTHERS = 0o077  # permission bits of everyone but the owner
 
 
 def sync_folder(folder: Path) -> None:
     """Make what was created, renamed or removed in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    machine_of(folder).sync_folder(folder)
+
+
+def rename(path: Path, target: Path) -> None:
+    """Give a file or folder another name, in place of what has that name."""
+    machine_of(path).rename(path, target)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, if it is there."""
+    machine_of(path).remove(path)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder with everything in it."""
+    machine_of(path).remove_tree(path)
 
 
 def make_folder(path: Path) -> None:
@@ -31,7 +44,7 @@ def make_folder(path: Path) -> None:
     """
     missing = [folder for folder in path.parents if not folder.exists()]
     for folder in (*reversed(missing), path):
-        folder.mkdir(mode=0o700, exist_ok=True)
+        machine_of(folder).make_folder(folder)
 
 
 def make_file(path: Path) -> None:
@@ -39,7 +52,8 @@ def make_file(path: Path) -> None:
 
     So whatever is written to it later is for the owner alone from the start.
     """
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    machine = machine_of(path)
+    machine.close(machine.open(path, os.O_WRONLY | os.O_CREAT))
     if stat.S_IMODE(path.stat().st_mode) & _OTHERS:
         with suppress(PermissionError):  # some file systems have no modes
             path.chmod(0o600)
@@ -47,34 +61,41 @@ def make_file(path: Path) -> None:
 
 def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Replace a file: after a crash it is the old one or the new one, never a part of either."""
-    draft = path.with_name(path.name + _DRAFT)
-    draft.unlink(missing_ok=True)  # one that was left by a crash may have another mode
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    draft, machine = path.with_name(path.name + _DRAFT), machine_of(path)
+    machine.remove(draft)  # one that was left by a crash may have another mode
+    write_new(draft, data, mode)
+    machine.rename(draft, path)
+    machine.sync_folder(path.parent)
+
+
+def write_new(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Write a file that is not there yet; its content is durable, its name not before the folder is
+    synced.
+    """
+    machine = machine_of(path)
+    descriptor = machine.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
-        os.fsync(descriptor)
+        machine.write(descriptor, data, 0)
+        machine.sync(descriptor)
     finally:
-        os.close(descriptor)
-    draft.replace(path)
-    sync_folder(path.parent)
+        machine.close(descriptor)
 
 
 def erase(path: Path) -> None:
     """Remove a file that held a secret: it is overwritten first. One that is not there is fine."""
     if not path.exists():
         return
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    machine = machine_of(path)
+    descriptor = machine.open(path, os.O_WRONLY)
     try:
-        size, done = os.fstat(descriptor).st_size, 0
-        while done < size:
-            done += os.pwrite(descriptor, bytes(min(size - done, 1 << 16)), done)
-        os.fsync(descriptor)
+        size = os.fstat(descriptor).st_size
+        for start in range(0, size, _ZEROS):
+            machine.write(descriptor, bytes(min(size - start, _ZEROS)), start)
+        machine.sync(descriptor)
     finally:
-        os.close(descriptor)
-    path.unlink()
-    sync_folder(path.parent)
+        machine.close(descriptor)
+    machine.remove(path)
+    machine.sync_folder(path.parent)
 
 
 def erase_drafts(folder: Path) -> None:
@@ -94,7 +115,8 @@ class FolderLock:
     def __init__(self, folder: Path, timeout: float = 0.0) -> None:
         if not folder.is_dir():
             raise StoreError(f"there is no folder {folder}")
-        self._descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._machine = machine_of(folder)
+        self._descriptor = self._machine.open(folder / "lock", os.O_RDWR | os.O_CREAT)
         deadline = time.monotonic() + timeout
         while True:
             try:
@@ -108,16 +130,16 @@ class FolderLock:
                     os.pread(self._descriptor, 32, 0).decode("ascii", "replace").strip()
                     or "unknown"
                 )
-                os.close(self._descriptor)
+                self._machine.close(self._descriptor)
                 raise StoreBusyError(
                     f"{folder} is in use by process {holder}: wait until it has finished, or stop "
                     "it"
                 ) from problem
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+        self._machine.truncate(self._descriptor, 0)
+        self._machine.write(self._descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
 
     def release(self) -> None:
         """Let others in; once is enough, and twice does no harm."""
         if self._descriptor >= 0:
-            os.close(self._descriptor)
+            self._machine.close(self._descriptor)
             self._descriptor = -1

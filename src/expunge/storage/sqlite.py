@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from expunge.errors import StoreBusyError, StoreError
 from expunge.storage.files import make_file
+from expunge.storage.machine import machine_of
 
 _BESIDE = ("-wal", "-shm")
 _ALWAYS: dict[str, str | int] = {
@@ -172,7 +173,7 @@ class Database:
         take out of it what is not to be copied, to the last byte.
         """
         make_file(path)
-        target = sqlite3.connect(path, isolation_level=None)
+        target = machine_of(path).connect(path)
         try:
             with self._lock:
                 self._connection.backup(target)
@@ -240,9 +241,7 @@ def _connected(
         # SQLite gives the files that it makes beside a database the mode of the database.
         for file in (path, *(other for other in beside if other.exists())):
             make_file(file)
-        connection = sqlite3.connect(
-            path, isolation_level=None, check_same_thread=False, timeout=30.0
-        )
+        connection = machine_of(path).connect(path, timeout=30.0)
     except (sqlite3.Error, OSError) as problem:
         raise StoreError(f"the database {path} cannot be opened: {problem}") from problem
     try:
@@ -286,12 +285,8 @@ def _roll_back(connection: sqlite3.Connection) -> None:
 def _glimpse(path: Path) -> tuple[sqlite3.Connection, int]:
     """A connection that reads what is there now and sees no later change, and the version."""
     try:
-        connection = sqlite3.connect(
-            f"file:{quote(str(path))}?mode=ro",
-            uri=True,
-            isolation_level=None,
-            check_same_thread=False,
-            timeout=SNAPSHOT_PATIENCE,
+        connection = machine_of(path).connect(
+            f"file:{quote(str(path))}?mode=ro", uri=True, timeout=SNAPSHOT_PATIENCE
         )
     except sqlite3.Error as problem:
         raise StoreError(f"the database {path} cannot be opened: {problem}") from problem

@@ -35,6 +35,9 @@ class LocalCarrier(Service):
         Called with a text and an exception or None when something fails in the background.
     upkeep : bool
         Whether a background thread erases at rest in time and finishes audits.
+    threads : bool, default True
+        Whether other threads do what can be done beside the callers; without them, calls must come
+        one after another.
     seconds : callable, default time.monotonic
         Returns the seconds of a clock for durations.
     schedule : callable or None, default None
@@ -72,7 +75,7 @@ class LocalCarrier(Service):
             Seconds to wait for another process that has the folder open.
         **options
             As for `expunge.server.service.Service.open`: `settings`, `mirrors`, `clock`, `seconds`,
-            `schedule`, `report`, `hook`, `upkeep`, `storage`.
+            `schedule`, `report`, `hook`, `upkeep`, `threads`, `storage`.
 
         Returns
         -------

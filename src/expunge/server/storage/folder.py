@@ -14,8 +14,6 @@ of the database; tests make it fail there.
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
@@ -29,9 +27,12 @@ from expunge.storage.files import (
     FolderLock,
     erase_drafts,
     make_folder,
+    remove,
     sync_folder,
+    write_new,
     write_whole,
 )
+from expunge.storage.machine import machine_of
 from expunge.storage.sqlite import Hook, no_hook
 
 OpenStorage = Callable[[Path, Hook], Storage]
@@ -46,6 +47,7 @@ class Blobs:
     def __init__(self, folder: Path, hook: Hook = no_hook) -> None:
         self._folder = folder
         self._hook = hook
+        self._machine = machine_of(folder)
         make_folder(folder)
 
     def put(self, data: bytes) -> str:
@@ -53,22 +55,16 @@ class Blobs:
 
         One that could not be written is removed: the disk may be full.
         """
-        name = secrets.token_hex(16)
+        name = self._machine.random(16).hex()
         self._hook("before file")
-        descriptor = os.open(
-            self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
-        )
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            os.fsync(descriptor)
+            write_new(self._folder / name, data)
             sync_folder(self._folder)
-        except BaseException:
-            (self._folder / name).unlink()
+        except FileExistsError:
             raise
-        finally:
-            os.close(descriptor)
+        except BaseException:
+            remove(self._folder / name)
+            raise
         self._hook("after file")
         return name
 
@@ -83,13 +79,13 @@ class Blobs:
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
-        (self._folder / name).unlink(missing_ok=True)
+        remove(self._folder / name)
 
     def keep_only(self, names: Collection[str]) -> None:
         """Remove every other file."""
         for path in list(self._folder.iterdir()):
             if path.name not in names:
-                path.unlink()
+                remove(path)
 
 
 _NEXT_KEY = "server.key.next"
@@ -109,6 +105,7 @@ class ServerFolder:
         storage: OpenStorage,
     ) -> None:
         self.path = path
+        self.machine = machine_of(path)
         self.vault = vault
         self.key = key
         self._stored = key.public.id  # of the key in its file
@@ -191,7 +188,7 @@ class ServerFolder:
         if self.key.public.id != self._stored:
             write_whole(self.path / KEY, self.key.pem)
             self._stored = self.key.public.id
-        (self.path / _NEXT_KEY).unlink(missing_ok=True)
+        remove(self.path / _NEXT_KEY)
 
     def _next_key(self, wanted: str) -> SigningKey:
         following = self.path / _NEXT_KEY

@@ -1,0 +1,114 @@
+"""The machine that a folder is on: its disk, as far as it matters when a change of a file becomes
+durable, and its randomness.
+
+Whatever writes files, or draws keys, salts and nonces, asks `machine_of` its folder. That is this
+computer, unless another one was mounted at a folder above: `expunge.testing.simulation` has
+machines whose disks fail and whose randomness can be repeated.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class Machine:
+    """A computer: here, the one that runs the program.
+
+    Law: what was written to a file is durable once `sync` has returned; that a file is there, has
+    another name or is gone, once `sync_folder` has.
+    """
+
+    def random(self, count: int) -> bytes:
+        """So many random bytes, fit for keys."""
+        return secrets.token_bytes(count)
+
+    def open(self, path: Path, flags: int, mode: int = 0o600) -> int:
+        """The descriptor of a file; it is not inherited by other programs."""
+        return os.open(path, flags | os.O_CLOEXEC, mode)
+
+    def write(self, descriptor: int, data: bytes | memoryview, offset: int) -> None:
+        """Write all of this, from this place of the file on."""
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(descriptor, view, offset)
+            view, offset = view[written:], offset + written
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        """Cut a file."""
+        os.ftruncate(descriptor, size)
+
+    def sync(self, descriptor: int) -> None:
+        """Make the content of a file durable."""
+        os.fsync(descriptor)
+
+    def close(self, descriptor: int) -> None:
+        """Close a file."""
+        os.close(descriptor)
+
+    def make_folder(self, path: Path) -> None:
+        """Make a folder for its owner alone; one that is there stays as it is."""
+        path.mkdir(mode=0o700, exist_ok=True)
+
+    def sync_folder(self, path: Path) -> None:
+        """Make it durable which files a folder has."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, path: Path, target: Path) -> None:
+        """Give a file or folder another name, in place of what has that name."""
+        path.replace(target)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, if it is there."""
+        path.unlink(missing_ok=True)
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a folder with everything in it."""
+        shutil.rmtree(path)
+
+    def connect(
+        self, database: str | Path, *, timeout: float = 5.0, uri: bool = False
+    ) -> sqlite3.Connection:
+        """A connection to an SQLite database that several threads may take turns with, and that
+        begins no transaction by itself.
+        """
+        return sqlite3.connect(
+            database, timeout=timeout, uri=uri, isolation_level=None, check_same_thread=False
+        )
+
+
+THIS = Machine()
+_mounted: dict[Path, Machine] = {}
+
+
+def machine_of(path: Path) -> Machine:
+    """The machine that a file or folder is on."""
+    if not _mounted:
+        return THIS
+    path = path.absolute()
+    return next((_mounted[at] for at in (path, *path.parents) if at in _mounted), THIS)
+
+
+@contextmanager
+def mounted(path: Path, machine: Machine) -> Iterator[None]:
+    """What is at a path, and below, is on this machine from now on. For tests and simulations: a
+    program that does its work never calls this.
+    """
+    path = path.absolute()
+    before = _mounted.get(path)
+    _mounted[path] = machine
+    try:
+        yield
+    finally:
+        del _mounted[path]
+        if before is not None:
+            _mounted[path] = before
