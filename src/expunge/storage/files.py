@@ -135,8 +135,14 @@ class FolderLock:
                     f"{folder} is in use by process {holder}: wait until it has finished, or stop "
                     "it"
                 ) from problem
-        self._machine.truncate(self._descriptor, 0)
-        self._machine.write(self._descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+        try:
+            self._machine.truncate(self._descriptor, 0)
+            self._machine.write(self._descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+        except OSError as problem:
+            self.release()
+            raise StoreError(
+                f"{folder} cannot be locked: {problem.strerror}. Mend that and try again"
+            ) from problem
 
     def release(self) -> None:
         """Let others in; once is enough, and twice does no harm."""

@@ -12,9 +12,56 @@ import os
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Protocol
+
+
+class Connection(Protocol):
+    """What is used of a `sqlite3.Connection`."""
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction has begun and not ended."""
+        ...
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Cursor:
+        """Carry out one statement."""
+        ...
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> Cursor:
+        """Carry out one statement for each of many arguments."""
+        ...
+
+    def executescript(self, sql_script: str, /) -> Cursor:
+        """Carry out several statements."""
+        ...
+
+    def backup(self, target: Any, /) -> None:
+        """Copy the database into that of another connection."""
+        ...
+
+    def close(self) -> None:
+        """Close it; a transaction that has not ended has not happened."""
+        ...
+
+
+class Cursor(Protocol):
+    """What is used of a `sqlite3.Cursor`."""
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows were touched."""
+        ...
+
+    def fetchone(self) -> Any:
+        """The next row, or None."""
+        ...
+
+    def fetchall(self) -> list[Any]:
+        """The rows that are left."""
+        ...
 
 
 class Machine:
@@ -77,7 +124,7 @@ class Machine:
 
     def connect(
         self, database: str | Path, *, timeout: float = 5.0, uri: bool = False
-    ) -> sqlite3.Connection:
+    ) -> Connection:
         """A connection to an SQLite database that several threads may take turns with, and that
         begins no transaction by itself.
         """

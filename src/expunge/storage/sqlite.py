@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from expunge.errors import StoreBusyError, StoreError
 from expunge.storage.files import make_file
-from expunge.storage.machine import machine_of
+from expunge.storage.machine import Connection, machine_of
 
 _BESIDE = ("-wal", "-shm")
 _ALWAYS: dict[str, str | int] = {
@@ -52,7 +52,7 @@ class Database:
     ) -> None:
         self._adopt(path, _connected(path, migrations, settings or {}), hook)
 
-    def _adopt(self, path: Path, connection: sqlite3.Connection, hook: Hook = no_hook) -> None:
+    def _adopt(self, path: Path, connection: Connection, hook: Hook = no_hook) -> None:
         self.path = path
         self._connection = connection
         self._hook = hook
@@ -92,7 +92,7 @@ class Database:
         """Carry out one statement for each of many arguments, as `run`."""
         self._in_transaction().executemany(query, arguments)
 
-    def _in_transaction(self) -> sqlite3.Connection:
+    def _in_transaction(self) -> Connection:
         with self._lock:  # of another thread's transaction only its end is seen
             if self._closed:
                 raise self._was_closed()
@@ -230,7 +230,7 @@ class Snapshot(Database):
 
 def _connected(
     path: Path, migrations: Sequence[str], settings: Mapping[str, str | int]
-) -> sqlite3.Connection:
+) -> Connection:
     """A connection for one process and any of its threads, which take turns.
 
     A database of version n has had the first n of the migrations; the others are carried out, each
@@ -259,7 +259,7 @@ def _connected(
     return connection
 
 
-def _migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[str]) -> None:
+def _migrate(connection: Connection, path: Path, migrations: Sequence[str]) -> None:
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if version > len(migrations):
         raise StoreError(
@@ -276,13 +276,13 @@ def _migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[st
             raise
 
 
-def _roll_back(connection: sqlite3.Connection) -> None:
+def _roll_back(connection: Connection) -> None:
     """End a transaction, if there is one, as if it had not begun."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
 
 
-def _glimpse(path: Path) -> tuple[sqlite3.Connection, int]:
+def _glimpse(path: Path) -> tuple[Connection, int]:
     """A connection that reads what is there now and sees no later change, and the version."""
     try:
         connection = machine_of(path).connect(

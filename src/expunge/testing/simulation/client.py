@@ -1,0 +1,237 @@
+"""A simulated client, and what its store must hold whatever happens to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from expunge.client import Agent, ClientStore, Selection, SyncResult, enrol
+from expunge.testing.simulation.disk import CrashedError
+from expunge.testing.simulation.parties import Party
+from expunge.testing.simulation.world import LawBrokenError, World
+from expunge.wire.carrier import Carrier
+from expunge.wire.token import Token
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A sample as it was given to a store."""
+
+    features: tuple[float, ...]
+    label: str
+    subject: str
+
+
+Held = Mapping[str, Sample]  # by id
+
+
+class ClientParty(Party):
+    """A client. What it must hold is known: what was done, and while that is in doubt, what was
+    attempted.
+    """
+
+    vault = "store/client.vault"
+
+    def __init__(
+        self, world: World, name: str, path: Path, carrier: Carrier, ordered: set[str]
+    ) -> None:
+        """`ordered` are the subjects about whom somebody has tried to file an order."""
+        super().__init__(world, name, path)
+        self.folder = self.path / "store"
+        self.held: Held = {}
+        self.store: ClientStore | None = None
+        self.last = SyncResult("active")
+        self._carrier = carrier
+        self._agent: Agent | None = None
+        self._ordered = ordered
+        self._attempted: Held | None = None  # what it holds instead, if an attempt has succeeded
+        self._drawn = 0
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the store is open."""
+        return self.store is not None
+
+    # -- running -----------------------------------------------------------------------------------
+
+    def enrol(self, token: Token) -> None:
+        """Make the store, and enrol it."""
+        self._run(enrol(self.folder, token, self._carrier))
+
+    def start(self) -> None:
+        """Open the store; what was in doubt is not any more."""
+        if self.store is None:
+            self._run(ClientStore.open(self.folder))
+            self.compare()
+
+    def _run(self, store: ClientStore) -> None:
+        self.store = store
+        self._agent = Agent(
+            store,
+            self._carrier,
+            attempts=1,
+            clock=self.clock.seconds,
+            wall_clock=self.clock.wall,
+        )
+
+    def stop(self) -> None:
+        """Close the store."""
+        store, self.store, self._agent = self.store, None, None
+        if store is not None:
+            store.close()
+
+    def abandon(self) -> None:
+        """It was killed."""
+        self.store = self._agent = None
+
+    # -- changing ----------------------------------------------------------------------------------
+
+    def fresh(self) -> tuple[str, Sample]:
+        """A new sample, unlike any other, about somebody who has not been forgotten."""
+        chance, spec = self.world.chance, self.open_store.spec
+        self._drawn += 1
+        subjects = [f"subject {number}" for number in range(12)]
+        free = [subject for subject in subjects if subject not in self._ordered]
+        features = tuple(chance.randrange(-(2**14), 2**14) / 2**10 for _ in range(spec.dim))
+        sample = Sample(
+            features,
+            chance.choice(spec.labels or ("",)),
+            chance.choice(free or [f"subject of step {self.world.step}"]),
+        )
+        return f"{self.name}-{self.world.step}-{self._drawn}", sample
+
+    @property
+    def open_store(self) -> ClientStore:
+        """The store, which must be open."""
+        if self.store is None:
+            raise LawBrokenError("simulation", f"{self.name} is not running")
+        return self.store
+
+    def add(self, count: int) -> None:
+        """Add new samples."""
+        store, batch = self.open_store, dict(self.fresh() for _ in range(count))
+
+        def add() -> int:
+            return store.add(
+                list(batch),
+                [sample.features for sample in batch.values()],
+                [sample.label for sample in batch.values()],
+                subjects=[sample.subject for sample in batch.values()],
+                now=self.clock.wall(),
+            )
+
+        self._change(f"add {count}", add, {**self.held, **batch})
+
+    def forget(self, ids: list[str]) -> None:
+        """Delete samples by their ids."""
+        store = self.open_store
+        after = {id_: sample for id_, sample in self.held.items() if id_ not in ids}
+        selection = Selection(ids=tuple(ids))
+        now = self.clock.wall()
+        self._change(f"forget {len(ids)}", lambda: store.forget(selection, now=now), after)
+
+    def forget_subject(self, subject: str) -> None:
+        """Delete the samples of a subject."""
+        store = self.open_store
+        after = {
+            id_: sample for id_, sample in self.held.items() if sample.subject != subject
+        }
+        now = self.clock.wall()
+        self._change(
+            "forget a subject", lambda: store.forget(Selection(subject=subject), now=now), after
+        )
+
+    def correct(self, id_: str) -> None:
+        """Give a sample another feature and label."""
+        store, (_, fresh) = self.open_store, self.fresh()
+        sample = Sample(fresh.features, fresh.label, self.held[id_].subject)
+
+        def correct() -> bool:
+            return store.correct(
+                id_, feature=sample.features, label=sample.label, now=self.clock.wall()
+            )
+
+        self._change("correct", correct, {**self.held, id_: sample})
+
+    def _change(self, what: str, action: Callable[[], object], after: Held) -> None:
+        self._attempted = after
+        self.world.tell(self.name, what)
+        if self.attempt(what.rstrip("0123456789 "), action) is not None:
+            self.held, self._attempted = after, None
+        elif self.is_up:  # it was refused, or failed
+            self.compare()
+
+    # -- syncing -----------------------------------------------------------------------------------
+
+    def sync(self) -> SyncResult | None:
+        """Bring what is pending to the server; None if that failed."""
+        agent = self._agent
+        if agent is None:
+            raise LawBrokenError("simulation", f"{self.name} is not running")
+        result = self.attempt("sync", agent.sync)
+        if result is not None:
+            self.last = result
+            done = f"{len(result.receipts)} receipts, {len(result.orders)} orders"
+            self.world.tell(self.name, f"sync: {done} {result.waiting}")
+        if self.is_up:
+            self.compare_ids()
+        return result
+
+    # -- laws --------------------------------------------------------------------------------------
+
+    def compare(self) -> None:
+        """What the store holds is what was given to it, to the last bit."""
+        opened = self.attempt(
+            "look", lambda: self.open_store.opened(Selection(everything=True))
+        )
+        if opened is None:
+            return
+        labels = self.open_store.spec.labels or ()
+        stored: dict[str, Sample] = {}
+        for listed, unsealed in opened:
+            if listed.state in ("adding", "live"):
+                feature, target = unsealed.content.feature, unsealed.content.target
+                if feature is None or not isinstance(target, int):
+                    raise LawBrokenError("nothing lost", f"a sample of {self.name} is incomplete")
+                stored[listed.names.id] = Sample(
+                    tuple(map(float, feature)), str(labels[target]), str(listed.names.subject)
+                )
+        for held in (self.held, self._attempted):
+            if held is not None and self._explains(held, stored):
+                self.held, self._attempted = stored, None
+                return
+        raise LawBrokenError("nothing lost", self._difference(stored))
+
+    def compare_ids(self) -> None:
+        """The cheap part of it: after a sync only what was ordered to be forgotten is missing."""
+        if self._attempted is not None:
+            self.compare()
+            return
+        listed = self.attempt("look", lambda: self.open_store.listed(Selection(everything=True)))
+        if listed is None:
+            return
+        ids = {sample.names.id for sample in listed if sample.state in ("adding", "live")}
+        remaining = {id_: sample for id_, sample in self.held.items() if id_ in ids}
+        if not ids <= self.held.keys() or not self._explains(self.held, remaining):
+            raise LawBrokenError("nothing lost", self._difference(remaining))
+        self.held = remaining
+
+    def _explains(self, held: Held, stored: Held) -> bool:
+        """Whether what is stored is what was held, without some subjects that were ordered."""
+        missing = {sample.subject for id_, sample in held.items() if stored.get(id_) != sample}
+        return missing <= self._ordered and stored == {
+            id_: sample for id_, sample in held.items() if sample.subject not in missing
+        }
+
+    def _difference(self, stored: Held) -> str:
+        missing = sorted(self.held.keys() - stored.keys())
+        added = sorted(stored.keys() - self.held.keys())
+        other = [id_ for id_ in stored if id_ in self.held and stored[id_] != self.held[id_]]
+        return (
+            f"the store of {self.name} lacks {missing}, has {added} that it should not have, and "
+            f"holds {other} otherwise than they were given"
+        )
+
+
+__all__ = ["ClientParty", "CrashedError", "Held", "Sample"]

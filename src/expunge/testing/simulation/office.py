@@ -1,0 +1,73 @@
+"""A simulated office of an operator: orders, audits, rotations, amendments, backups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from expunge.crypto import PublicKey, SigningKey
+from expunge.office import Office
+from expunge.testing.simulation.parties import Party
+from expunge.testing.simulation.world import LawBrokenError, World
+from expunge.wire.carrier import Carrier
+
+
+class OfficeParty(Party):
+    """The operator."""
+
+    def __init__(self, world: World, name: str, path: Path, carrier: Carrier) -> None:
+        super().__init__(world, name, path)
+        self.folder = self.path / "office"
+        self.office: Office | None = None
+        self.orders: dict[str, str] = {}  # filed, and not closed: whom they are about
+        self.audits: list[str] = []
+        self._carrier = carrier
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the office is open."""
+        return self.office is not None
+
+    def create(self, key: SigningKey, federation: str, server: PublicKey) -> None:
+        """Make the office of the first operator."""
+        self.office = Office.create(
+            self.folder,
+            name="operator",
+            role="operator",
+            federation=federation,
+            server=server,
+            address="simulated",
+            key=key,
+            carrier=self._carrier,
+        )
+
+    def start(self) -> None:
+        """Open the office."""
+        if self.office is None:
+            self.office = Office.open(self.folder, self._carrier)
+
+    def stop(self) -> None:
+        """Close it."""
+        office, self.office = self.office, None
+        if office is not None:
+            office.close()
+
+    def abandon(self) -> None:
+        """It was killed."""
+        self.office = None
+
+    def do(self, action: str, arguments: Mapping[str, Any]) -> Any:
+        """Have a command carried out; None if that failed."""
+        office = self.office
+        if office is None:
+            raise LawBrokenError("simulation", f"{self.name} is not running")
+        self.world.tell(self.name, f"{action} {dict(arguments)}")
+        return self.attempt(action, lambda: office.do(action, arguments))
+
+    def ask(self, question: str, arguments: Mapping[str, Any]) -> Any:
+        """Ask the server; None if that failed."""
+        office = self.office
+        if office is None:
+            raise LawBrokenError("simulation", f"{self.name} is not running")
+        return self.attempt(question, lambda: office.ask(question, arguments))
