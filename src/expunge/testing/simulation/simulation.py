@@ -29,7 +29,9 @@ from expunge.testing.simulation.parties import Party, ServerParty
 from expunge.testing.simulation.plan import Plan
 from expunge.testing.simulation.world import LawBrokenError, World
 
-SETTLING = 12  # rounds of syncs after which everything must be settled, once nothing fails any more
+# Syncs of everybody after which everything must be settled, once nothing fails any more; masked, a
+# round alone takes six.
+SETTLING, MASKED_SETTLING = 12, 60
 _ERASE_WITHIN = 60
 _LONGEST = 40  # operations of a disk before trouble
 
@@ -70,7 +72,7 @@ class Simulation:
 
     def __init__(self, plan: Plan, path: Path) -> None:
         self.plan = plan
-        self.world = world = World(plan.seed)
+        self.world = world = World(plan.seed, path)
         self.ordered: set[str] = set()
         self._labels = 0
         self._depth = 0
@@ -264,11 +266,9 @@ class Simulation:
         for party in self.parties:
             party.machine.mend()
             party.clock.ahead = 0.0
-            if not party.is_up:
-                with self._starting(party):
-                    party.start()
+            self._begin_again(party)
         self.network.deliver_late()
-        for _ in range(SETTLING):
+        for _ in range(MASKED_SETTLING if self.plan.masked else SETTLING):
             if self._sync_all():
                 break
         else:
@@ -276,6 +276,17 @@ class Simulation:
         self._compare_ledger()
         self._compare_evidence()
         self._compare_keys()
+
+    def _begin_again(self, party: Party) -> None:
+        """Start a party that is down; nothing keeps it from that."""
+        if not party.is_up:
+            try:
+                with self._starting(party):
+                    party.start()
+            except (ExpungeError, OSError) as problem:
+                raise LawBrokenError(
+                    "everything starts", f"{party.name} cannot be started: {problem}"
+                ) from problem
 
     def _sync_all(self) -> bool:
         """Whether nothing is left to do."""
@@ -349,8 +360,3 @@ class Simulation:
                 )
             self.world.coverage["law: destroyed keys"] += len(gone)
             self.world.trace(party.disk.digest())
-
-
-def describe(problem: ExpungeError | LawBrokenError) -> str:
-    """An error, for people."""
-    return f"{type(problem).__name__}: {problem}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from pathlib import Path
 from random import Random
 
 BEGINNING = 1_800_000_000.0  # seconds since 1970, when every simulation begins
@@ -22,8 +23,10 @@ class World:
     out changes nothing in the others.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, path: Path) -> None:
+        """`path` is where the disks are; nothing that is traced has it."""
         self.seed = seed
+        self.path = path
         self.time = BEGINNING
         self.step = 0
         self.chance = Random(f"{seed}")  # noqa: S311 - it is to be repeated
@@ -43,6 +46,7 @@ class World:
 
     def tell(self, who: str, what: str) -> None:
         """Somebody did something, for those who read what happened."""
+        what = what.replace(f"{self.path}/", "")
         self.journal.append(f"{self.step:4} {self.time - BEGINNING:9.1f}s  {who}: {what}")
         self.trace(f"{who}: {what}".encode())
 
