@@ -20,7 +20,7 @@ MINUTES ?= 60
 SHARED_DATA := $(abspath ../shared/data)
 export EXPUNGE_DATA ?= $(if $(wildcard $(SHARED_DATA)),$(SHARED_DATA),)
 
-.PHONY: demo test test-random test-extras test-data docs lint dist requirements bench results clean
+.PHONY: demo test test-random simulate test-extras test-data docs lint dist requirements bench results clean
 .DELETE_ON_ERROR:
 
 $(CORE): pyproject.toml constraints.txt
@@ -53,6 +53,11 @@ test: lint
 # The same tests again and again, each time with a fresh seed, until one fails or time is up.
 test-random: $(STAMP)
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/random_runs.py $(MINUTES) -n 2 -m $(LIGHT)
+
+# Federations among faults, each from its seed.
+SEEDS ?= 0-99
+simulate: $(STAMP)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/expunge simulate --seeds $(SEEDS)
 
 $(EXTRAS): $(STAMP) constraints-extras.txt
 	@echo "Adding torch, transformers, timm, a model, Ray, Dask and pandas (once; about a minute and 1.6 GB) ..."

@@ -28,7 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 PROJECTS = (ROOT, ROOT / "experiments")
-LIGHT_EXTRAS = ("http", "server", "parquet", "export", "onnx")
+LIGHT_EXTRAS = ("http", "server", "parquet", "export", "onnx", "simulation")
 BEGAN = time.monotonic()
 
 

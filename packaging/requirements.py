@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "requirements"
 OLDEST_PYTHON = "3.11"
-LIGHT_EXTRAS = ("export", "http", "onnx", "parquet", "server")
+LIGHT_EXTRAS = ("export", "http", "onnx", "parquet", "server", "simulation")
 TOOLS = ("cyclonedx-bom", "uv")
 OPTIONS = (
     "--universal",

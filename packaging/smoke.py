@@ -210,6 +210,12 @@ def parquet_files_name_their_extra(folder: Path) -> None:
 
 
 @case("refusals")
+def simulations_name_their_extra(folder: Path) -> None:
+    """By the command."""
+    _require_remedy("simulation", expunge("simulate", folder=folder, code=FAILED))
+
+
+@case("refusals")
 def exports_name_their_extra(folder: Path) -> None:
     """Both formats, reading and writing."""
     from expunge.export import load_onnx, load_safetensors, save_onnx, save_safetensors
@@ -357,6 +363,13 @@ def parquet_shards_add_up(folder: Path) -> None:
         parquet.write_table(table, folder / f"{number}.parquet")
     files = [folder / "0.parquet", folder / "1.parquet"]
     require(shard_statistics(spec, files).digest == Statistics.of(spec, features, labels).digest)
+
+
+@case("simulation")
+def a_simulated_federation_keeps_every_law(folder: Path) -> None:
+    """From a seed, on simulated disks."""
+    printed = expunge("simulate", "--seeds", "0-1", "--steps", 40, folder=folder)
+    require("every law held" in printed, printed)
 
 
 @case("export")

@@ -44,6 +44,7 @@ LAYERS = (
     "transport",
     "federation",
     "aggregator",
+    "testing",
     "__init__",  # the front door: only the command line goes through it
     "cli",
     "__main__",  # `python -m expunge`
@@ -51,10 +52,11 @@ LAYERS = (
 FOR_THE_COMMAND_LINE_ONLY = {"argparse", "random", "sys", "time"}
 # Layers with files and networks may also look at the time.
 WITH_A_CLOCK = {"storage", "crypto", *LAYERS[LAYERS.index("data") :]}
+WITH_SEEDS = {"testing"}  # whose chance is to be repeated
 WITH_THE_IMPORT_SYSTEM = {"_lazy"}  # sys.modules, sys.meta_path
 
 # Everybody else asks these.
-WITH_SQL = ("storage", "client", "server.storage")
+WITH_SQL = ("storage", "client", "server.storage", "testing.simulation.database")
 SQL = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|PRAGMA|BEGIN)\s")
 
 SOURCE = Path(expunge.__file__).parent
@@ -183,6 +185,7 @@ def problems(source: Source) -> list[str]:
     for name, nodes in source.nodes.items():
         targets = source.arrows[name]
         allowed = {"time"} if layer(name) in WITH_A_CLOCK else set()
+        allowed |= {"random"} if layer(name) in WITH_SEEDS else set()
         allowed |= {"sys"} if layer(name) in WITH_THE_IMPORT_SYSTEM else set()
         found += [] if layer(name) == "cli" else reserved(name, nodes, targets, allowed)
         with_sql = any(f"{name}.".startswith(f"{source.name}.{place}.") for place in WITH_SQL)

@@ -75,6 +75,7 @@ __getattr__, __dir__ = lazy_names(
         "posterior",
         "server",
         "solvers",
+        "testing",
         "transport",
         "wire",
     ),

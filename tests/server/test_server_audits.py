@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from expunge.errors import RefusedError
+from expunge.errors import RefusedError, ShreddedError
 from expunge.evidence import published_head
 from expunge.evidence.digests import salted
 from expunge.wire.messages import GramPart, Message
@@ -65,6 +65,20 @@ def test_an_audit_of_honest_clients_finds_both_sums_equal(federation: Federation
         "time": told["finished"],
     }
     federation.check()
+
+
+def test_the_salt_of_an_audit_is_erased_when_it_ends(federation: Federation) -> None:
+    """Not when something is folded next, which may be never."""
+    state = federation.service.state
+    federation.service.upkeep.fold()
+    audit = start(federation)
+    (slot,) = {record.slot for record in state.storage.audits.running()}
+    assert slot is not None
+    for client in federation.clients.values():
+        client.answer_audits()
+    assert finish(federation, audit)["result"] == "equal"
+    with pytest.raises(ShreddedError):
+        state.vault.seal(slot, b"", b"")
 
 
 def test_clients_go_on_while_an_audit_runs(federation: Federation) -> None:

@@ -8,9 +8,14 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from expunge import Spec
 from expunge.client import ClientStore
@@ -20,6 +25,9 @@ from expunge.server.backup import found
 from expunge.server.service import Service
 from expunge.storage import files
 from expunge.storage.files import FolderLock, erase, erase_drafts, write_whole
+from expunge.storage.machine import mounted
+from expunge.testing.simulation.disk import CrashedError, Disk
+from expunge.testing.simulation.machine import TROUBLES, SimulatedMachine, Trouble, TroubleKind
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
@@ -109,6 +117,28 @@ def test_whoever_opens_a_folder_clears_such_drafts_away(tmp_path: Path) -> None:
     ClientStore.open(tmp_path / "client").close()
     Service.open(tmp_path / "server", upkeep=False).close()
     assert list(tmp_path.rglob("*.part")) == []
+
+
+@given(after=st.integers(0, 12), kind=st.sampled_from(TROUBLES), seed=st.integers(0, 2**32))
+def test_a_file_is_whole_or_gone_when_the_power_is_cut_while_it_is_erased(
+    after: int, kind: TroubleKind, seed: int
+) -> None:
+    """And the next time, whatever was left of it is erased."""
+    with TemporaryDirectory() as folder:
+        path, secret = Path(folder) / "machine" / "command", b"a person's name" * 100
+        disk = Disk(path.parent)
+        machine = SimulatedMachine("first", disk, b"first")
+        with mounted(path.parent, machine):
+            write_whole(path, secret)
+            machine.trouble = Trouble(kind, after)
+            with suppress(OSError, CrashedError):
+                erase(path)
+        disk.cut_power(Random(seed), 0.5)  # noqa: S311 - it is to be repeated
+        with mounted(path.parent, SimulatedMachine("second", disk, b"second")):
+            assert not path.exists() or path.read_bytes() == secret
+            erase(path)
+        assert not disk.finds([secret[:100]])
+        assert list(path.parent.iterdir()) == []
 
 
 def test_what_is_not_there_is_erased_already(tmp_path: Path) -> None:

@@ -40,14 +40,11 @@ class Timed(Federation):
     """A federation whose rounds go by a clock that stands still until it is moved."""
 
     def __init__(self, path: Path, spec: Spec, **options: Any) -> None:
-        self.seconds = options.pop("seconds", None) or Clock(1000.0)
+        seconds = options.pop("seconds", None) or Clock(1000.0)
         settings = options.pop("settings", None) or Settings(
             gather_for=GATHER, phase_for=PHASE, erase_within=3600
         )
-        super().__init__(path, spec, settings=settings, **options)
-
-    def opened(self, **options: Any) -> Service:
-        return super().opened(seconds=self.seconds, **options)
+        super().__init__(path, spec, settings=settings, seconds=seconds, **options)
 
     def copied(self) -> Timed:
         other = super().copied()

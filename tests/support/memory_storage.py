@@ -37,6 +37,7 @@ from expunge.server.storage.tables import (
     ShareFile,
     Storage,
 )
+from expunge.storage.files import make_file, sync_folder
 from expunge.storage.sqlite import Hook, no_hook
 
 
@@ -83,7 +84,8 @@ class MemoryDisk:
         if content is None:
             saved = path.read_bytes() if path.exists() else b""
             content = pickle.loads(saved) if saved else Content()  # noqa: S301 - our own
-            path.touch()  # by which a server's folder is known
+            make_file(path)  # by which a server's folder is known
+            sync_folder(path.parent)
         self._contents[path] = content
         return MemoryStorage(content, hook)
 

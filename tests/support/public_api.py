@@ -27,6 +27,7 @@ WITHOUT_FLOWER = (
     "expunge.server.http.run",
     "expunge.server.state",
     "expunge.solvers.float64",
+    "expunge.testing.simulation",
     "expunge.transport.http",
     "expunge.transport.local",
     "expunge.wire.carrier",

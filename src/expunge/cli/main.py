@@ -75,6 +75,10 @@ _COMMANDS = {  # in the order in which they are first needed
         "expunge.cli.key:key",
         "Print the server's public key, as a federation, office or client folder records it.",
     ),
+    "simulate": LazyCommand(
+        "expunge.cli.simulate:simulate",
+        "Simulate federations among faults, and check that every law holds.",
+    ),
     "completion": LazyCommand(
         "expunge.cli.completion:completion",
         "Print a completion script for your shell.",

@@ -152,6 +152,7 @@ class Audits:
         index = self._state.append("audited", now, audit=audit, **content)
         begun = self._require(audit)
         self._table.put(Audit(audit, begun.started, None, None, now, content["result"], index))
+        self._state.ledger.has_remains = True  # the key of the salt
 
     def _require(self, audit: str) -> Audit:
         record = self._table.get(audit)

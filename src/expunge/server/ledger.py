@@ -66,6 +66,7 @@ class ServerLedger:
         self._method = solver
         self._accounts: OrderedDict[str, Account] = OrderedDict()  # a cache
         self._just_written: list[str] = []  # files of the last round's messages
+        self.has_remains = False  # keys that nothing refers to any more, until `clean`
         self.solver: ExactSolver | FloatLedger
         self.reload()
 
@@ -319,6 +320,7 @@ class ServerLedger:
         self._vault.keep_only(self._storage.files.slots())
         self.remove_orphans()
         self._storage.forget_overwritten()
+        self.has_remains = False
 
     def remove_orphans(self) -> None:
         """Remove every file that the store does not refer to; not while another thread folds."""

@@ -75,6 +75,9 @@ class Maintenance:
                 begun if self._pending() else None
             )  # what came in meanwhile has waited since then at the most
         self.finish_audits()
+        if self._state.ledger.has_remains:
+            with self.working, self._state.lock:
+                self._state.ledger.clean()
 
     def finish_audits(self) -> None:
         """Compare and log, for every audit that all have answered."""

@@ -82,9 +82,22 @@ def write_new(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def erase(path: Path) -> None:
-    """Remove a file that held a secret: it is overwritten first. One that is not there is fine."""
-    if not path.exists():
-        return
+    """Remove a file that held a secret: it is overwritten. One that is not there is fine.
+
+    It loses its name first, so that after a crash it is there whole or not at all; what is left
+    then, this or `erase_drafts` overwrites the next time.
+    """
+    machine = machine_of(path)
+    draft = path if path.name.endswith(_DRAFT) else path.with_name(path.name + _DRAFT)
+    if draft.exists():
+        _overwrite_and_remove(draft)
+    if path.exists():
+        machine.rename(path, draft)
+        machine.sync_folder(path.parent)
+        _overwrite_and_remove(draft)
+
+
+def _overwrite_and_remove(path: Path) -> None:
     machine = machine_of(path)
     descriptor = machine.open(path, os.O_WRONLY)
     try:

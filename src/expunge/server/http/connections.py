@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from expunge.server.http.limits import Limits
 
 
-class Connection(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     """One connection of a client."""
 
     limits: Limits
@@ -114,4 +114,4 @@ class Connection(HttpToolsProtocol):
 
 def connections(limits: Limits) -> type[asyncio.Protocol]:
     """The class of connections with these limits; uvicorn makes one for each."""
-    return type("LimitedConnection", (Connection,), {"limits": limits})
+    return type("LimitedConnection", (HttpConnection,), {"limits": limits})

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from expunge.client import Agent, ClientStore, Selection, SyncResult, enrol
-from expunge.testing.simulation.disk import CrashedError
+from expunge.errors import StoreError
+from expunge.storage.files import make_folder, sync_folder
 from expunge.testing.simulation.parties import Party
 from expunge.testing.simulation.world import LawBrokenError, World
 from expunge.wire.carrier import Carrier
@@ -34,7 +35,14 @@ class ClientParty(Party):
     vault = "store/client.vault"
 
     def __init__(
-        self, world: World, name: str, path: Path, carrier: Carrier, ordered: set[str]
+        self,
+        world: World,
+        name: str,
+        path: Path,
+        carrier: Carrier,
+        ordered: set[str],
+        *,
+        mirrored: bool,
     ) -> None:
         """`ordered` are the subjects about whom somebody has tried to file an order."""
         super().__init__(world, name, path)
@@ -42,6 +50,10 @@ class ClientParty(Party):
         self.held: Held = {}
         self.store: ClientStore | None = None
         self.last = SyncResult("active")
+        self.accepts_restored = False  # whether its people have heard that the server was restored
+        self.copy: tuple[dict[str, bytes], Held] | None = None  # of its disk, from earlier
+        self.is_old_copy = False
+        self._mirrors = (self.path / "mirror" / "client.vault",) if mirrored else ()
         self._carrier = carrier
         self._agent: Agent | None = None
         self._ordered = ordered
@@ -57,7 +69,11 @@ class ClientParty(Party):
 
     def enrol(self, token: Token) -> None:
         """Make the store, and enrol it."""
-        self._run(enrol(self.folder, token, self._carrier))
+        for mirror in self._mirrors:
+            make_folder(mirror.parent)
+        sync_folder(self.path)
+        self._run(enrol(self.folder, token, self._carrier, mirrors=self._mirrors))
+        sync_folder(self.path)
 
     def start(self) -> None:
         """Open the store; what was in doubt is not any more."""
@@ -96,7 +112,7 @@ class ClientParty(Party):
         features = tuple(chance.randrange(-(2**14), 2**14) / 2**10 for _ in range(spec.dim))
         sample = Sample(
             features,
-            chance.choice(spec.labels or ("",)),
+            str(chance.choice(spec.labels or ("",))),
             chance.choice(free or [f"subject of step {self.world.step}"]),
         )
         return f"{self.name}-{self.world.step}-{self._drawn}", sample
@@ -110,7 +126,10 @@ class ClientParty(Party):
 
     def add(self, count: int) -> None:
         """Add new samples."""
-        store, batch = self.open_store, dict(self.fresh() for _ in range(count))
+        self._add(dict(self.fresh() for _ in range(count)))
+
+    def _add(self, batch: Held) -> None:
+        store = self.open_store
 
         def add() -> int:
             return store.add(
@@ -121,7 +140,7 @@ class ClientParty(Party):
                 now=self.clock.wall(),
             )
 
-        self._change(f"add {count}", add, {**self.held, **batch})
+        self._change(f"add {len(batch)}", add, {**self.held, **batch})
 
     def forget(self, ids: list[str]) -> None:
         """Delete samples by their ids."""
@@ -134,9 +153,7 @@ class ClientParty(Party):
     def forget_subject(self, subject: str) -> None:
         """Delete the samples of a subject."""
         store = self.open_store
-        after = {
-            id_: sample for id_, sample in self.held.items() if sample.subject != subject
-        }
+        after = {id_: sample for id_, sample in self.held.items() if sample.subject != subject}
         now = self.clock.wall()
         self._change(
             "forget a subject", lambda: store.forget(Selection(subject=subject), now=now), after
@@ -164,27 +181,66 @@ class ClientParty(Party):
 
     # -- syncing -----------------------------------------------------------------------------------
 
+    @property
+    def is_told_old(self) -> bool:
+        """Whether the last sync said that this store is an old copy."""
+        return (
+            self.is_old_copy
+            and isinstance(self.problem, StoreError)
+            and "it is an old copy" in str(self.problem)
+        )
+
+    def add_again(self, held: Held) -> None:
+        """Add the samples that another store of this client has held."""
+        self._add(dict(held))
+
     def sync(self) -> SyncResult | None:
         """Bring what is pending to the server; None if that failed."""
         agent = self._agent
         if agent is None:
             raise LawBrokenError("simulation", f"{self.name} is not running")
-        result = self.attempt("sync", agent.sync)
+        accepts = self.accepts_restored
+        result = self.attempt("sync", lambda: agent.sync(accept_restored=accepts))
         if result is not None:
             self.last = result
+            self.world.coverage["receipts"] += len(result.receipts)
             done = f"{len(result.receipts)} receipts, {len(result.orders)} orders"
             self.world.tell(self.name, f"sync: {done} {result.waiting}")
         if self.is_up:
             self.compare_ids()
         return result
 
+    # -- old copies --------------------------------------------------------------------------------
+
+    def keep_copy(self) -> None:
+        """Copy the disk, to be put back later: while nothing runs that changes it."""
+        if self._attempted is None and not self.is_old_copy:
+            self.stop()
+            self.copy = self.disk.copy(), self.held
+            self.start()
+
+    def put_copy_back(self) -> None:
+        """The disk is again what it was."""
+        if self.copy is None:
+            raise LawBrokenError("simulation", f"there is no copy of {self.name}")
+        files, self.held = self.copy
+        self.crash(power=False)
+        for folder in sorted({name.partition("/")[0] for name in files}):
+            self.disk.put_back(files, folder)
+        self.disk.forget_removed()
+        self.keys, self._attempted, self.copy = set(), None, None
+        self.is_old_copy = True
+
+    def adding(self) -> set[str]:
+        """The samples that have not been sent."""
+        listed = self.open_store.listed(Selection(everything=True))
+        return {sample.names.id for sample in listed if sample.state == "adding"}
+
     # -- laws --------------------------------------------------------------------------------------
 
     def compare(self) -> None:
         """What the store holds is what was given to it, to the last bit."""
-        opened = self.attempt(
-            "look", lambda: self.open_store.opened(Selection(everything=True))
-        )
+        opened = self.attempt("look", lambda: self.open_store.opened(Selection(everything=True)))
         if opened is None:
             return
         labels = self.open_store.spec.labels or ()
@@ -232,6 +288,3 @@ class ClientParty(Party):
             f"the store of {self.name} lacks {missing}, has {added} that it should not have, and "
             f"holds {other} otherwise than they were given"
         )
-
-
-__all__ = ["ClientParty", "CrashedError", "Held", "Sample"]

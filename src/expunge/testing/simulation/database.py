@@ -15,15 +15,14 @@ from contextlib import contextmanager, suppress
 from errno import ENOSPC, EROFS
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import apsw
-
+from expunge.errors import requires_extra
 from expunge.storage.machine import machine_of
 from expunge.testing.simulation.disk import CrashedError
 
-if TYPE_CHECKING:
-    from expunge.testing.simulation.machine import SimulatedMachine
+with requires_extra("simulation", "a simulation"):
+    import apsw
 
 _NAME = "expunge-simulation"
 _IS_JOURNAL = apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_OPEN_SUPER_JOURNAL | apsw.SQLITE_OPEN_WAL
@@ -39,12 +38,13 @@ class SimulatedConnection:
     """A connection to a database on the disk of a machine."""
 
     def __init__(
-        self, machine: SimulatedMachine, database: str | Path, *, is_uri: bool = False
+        self, database: str | Path, require_on: Callable[[], None], *, is_uri: bool = False
     ) -> None:
-        self._machine = machine
+        """`require_on` raises CrashedError if the machine has stopped."""
+        self._require_on = require_on
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
         flags |= apsw.SQLITE_OPEN_URI if is_uri else 0
-        with _as_sqlite3(machine):
+        with _as_sqlite3(require_on):
             self._connection = apsw.Connection(str(database), flags=flags, vfs=_file_system())
             self._run("PRAGMA locking_mode=EXCLUSIVE")
             self._run("PRAGMA temp_store=MEMORY")
@@ -56,12 +56,12 @@ class SimulatedConnection:
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> SimulatedCursor:
         """Carry out one statement."""
-        with _as_sqlite3(self._machine):
+        with _as_sqlite3(self._require_on):
             return self._run(sql, tuple(parameters))
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> SimulatedCursor:
         """Carry out one statement for each of many arguments."""
-        with _as_sqlite3(self._machine):
+        with _as_sqlite3(self._require_on):
             for each in parameters:
                 self._run(sql, tuple(each))
         return SimulatedCursor([], -1)
@@ -73,7 +73,7 @@ class SimulatedConnection:
     def backup(self, target: Any, /) -> None:
         """Copy the database into that of another connection."""
         with (
-            _as_sqlite3(self._machine),
+            _as_sqlite3(self._require_on),
             target.connection.backup("main", self._connection, "main") as backup,
         ):
             while not backup.done:
@@ -85,7 +85,7 @@ class SimulatedConnection:
         """
         with suppress(apsw.Error):
             self._connection.close(force=True)
-        self._machine.require_on()
+        self._require_on()
 
     @property
     def connection(self) -> apsw.Connection:
@@ -120,12 +120,12 @@ class SimulatedCursor:
 
 
 @contextmanager
-def _as_sqlite3(machine: SimulatedMachine) -> Iterator[None]:
+def _as_sqlite3(require_on: Callable[[], None]) -> Iterator[None]:
     """Errors as Python's module raises them; none of them hides a crash."""
     try:
         yield
     except apsw.Error as problem:
-        machine.require_on()
+        require_on()
         kind = next(ours for theirs, ours in _ERRORS if isinstance(problem, theirs))
         raise kind(str(problem)) from problem
     except UnicodeDecodeError as problem:
@@ -230,7 +230,7 @@ class _SimulatedFileSystem(apsw.VFS):
         flags[1] = flags[0]
         return file
 
-    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802, FBT001
+    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802
         """Remove a file."""
         path = Path(filename)
         with _as_sqlite():
@@ -246,8 +246,9 @@ class _SimulatedFileSystem(apsw.VFS):
         """What salts of logs are drawn from."""
         return self.random(numbytes)
 
-    def excepthook(self, etype: Any, evalue: Any, etraceback: Any) -> None:
-        """What cannot be raised any more: it has been raised where it happened."""
+    def excepthook(self, *_: Any) -> bool:
+        """What cannot be raised any more has been raised where it happened."""
+        return True
 
 
 @cache

@@ -155,6 +155,10 @@ class Disk:
             self._removed(folder.entries[path.name])
             folder.change({path.name: None})
 
+    def forget_removed(self) -> None:
+        """What was removed is on another disk, or in other hands."""
+        self.removed = []
+
     def _removed(self, node: Node | None) -> None:
         if isinstance(node, File):
             self.removed.append(node)

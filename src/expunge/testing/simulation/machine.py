@@ -56,7 +56,7 @@ class SimulatedMachine(Machine):
         self.is_on = True
         self.trouble: Trouble | None = None
         self.had_trouble = False
-        self.operations: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()  # operations of the disk, and what went wrong
         self._seed = hashlib.sha256(seed).digest()
         self._drawn = 0
         self._lasting = ""
@@ -112,11 +112,14 @@ class SimulatedMachine(Machine):
 
     def sync(self, descriptor: int) -> None:
         """Make the content of a file durable."""
-        self._do(
-            "sync",
-            lambda: self._open[descriptor].sync(),
-            failed=lambda: self._open[descriptor].forget(),
-        )
+
+        def sync() -> None:
+            self._open[descriptor].sync()
+
+        def fail() -> None:
+            self._open[descriptor].forget()
+
+        self._do("sync", sync, failed=fail)
 
     def close(self, descriptor: int) -> None:
         """Close a file; one that the crash has closed stays closed."""
@@ -166,11 +169,15 @@ class SimulatedMachine(Machine):
         self._do("remove", remove)
 
     def connect(
-        self, database: str | Path, *, timeout: float = 5.0, uri: bool = False
+        self,
+        database: str | Path,
+        *,
+        timeout: float = 5.0,  # noqa: ARG002 - nobody else has a database open
+        uri: bool = False,
     ) -> Connection:
         """A connection to an SQLite database on this disk."""
         self.require_on()
-        connection = SimulatedConnection(self, database, is_uri=uri)
+        connection = SimulatedConnection(database, self.require_on, is_uri=uri)
         self._connections.append(connection)
         return connection
 
@@ -208,8 +215,8 @@ class SimulatedMachine(Machine):
     ) -> _T:
         """An operation of the disk, with what goes wrong at it."""
         self.require_on()
-        self.operations[kind] += 1
-        happening = self._due(kind, can_tear=torn is not None, can_fail=failed is not None)
+        self.counts[f"disk: {kind}"] += 1
+        happening = self._due(can_tear=torn is not None, can_fail=failed is not None)
         if self._lasting and not (self._lasting == "full" and kind in _NEEDS_NO_ROOM):
             number = _LASTING[self._lasting]
             raise OSError(number, os.strerror(number))
@@ -225,7 +232,7 @@ class SimulatedMachine(Machine):
             self._stop()
         return result
 
-    def _due(self, kind: str, *, can_tear: bool, can_fail: bool) -> TroubleKind | None:
+    def _due(self, *, can_tear: bool, can_fail: bool) -> TroubleKind | None:
         """The trouble whose time has come; a torn write waits for a write, and so on."""
         trouble = self.trouble
         if trouble is None:
@@ -238,6 +245,7 @@ class SimulatedMachine(Machine):
         ):
             return None
         self.trouble, self.had_trouble = None, True
+        self.counts[f"fault: {trouble.kind}"] += 1
         if trouble.kind in _LASTING:
             self._lasting = trouble.kind
         return trouble.kind

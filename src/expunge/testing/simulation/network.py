@@ -82,7 +82,7 @@ class Network:
         return None
 
     def _call(self, name: str, *arguments: Any, meanwhile: Callable[[], None]) -> Any:
-        self.world.requests += 1
+        self.world.messages += 1
         for argument in arguments:
             self.world.trace(argument if isinstance(argument, bytes) else repr(argument).encode())
         answer = self.server.call(name, *arguments, meanwhile=meanwhile)

@@ -57,17 +57,25 @@ class OfficeParty(Party):
         """It was killed."""
         self.office = None
 
+    @property
+    def running(self) -> Office:
+        """The office, which must be open."""
+        if self.office is None:
+            raise LawBrokenError("simulation", f"{self.name} is not running")
+        return self.office
+
     def do(self, action: str, arguments: Mapping[str, Any]) -> Any:
         """Have a command carried out; None if that failed."""
-        office = self.office
-        if office is None:
-            raise LawBrokenError("simulation", f"{self.name} is not running")
+        office = self.running
         self.world.tell(self.name, f"{action} {dict(arguments)}")
         return self.attempt(action, lambda: office.do(action, arguments))
 
+    def require(self, action: str, arguments: Mapping[str, Any]) -> None:
+        """Have a command carried out that nothing keeps from it."""
+        if self.do(action, arguments) is None:
+            raise LawBrokenError("commands", f"{action} is not carried out: {self.problem}")
+
     def ask(self, question: str, arguments: Mapping[str, Any]) -> Any:
         """Ask the server; None if that failed."""
-        office = self.office
-        if office is None:
-            raise LawBrokenError("simulation", f"{self.name} is not running")
+        office = self.running
         return self.attempt(question, lambda: office.ask(question, arguments))

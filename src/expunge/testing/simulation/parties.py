@@ -4,16 +4,14 @@ be running.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from expunge.crypto.vault import SECTOR, SLOT_BYTES, SLOTS
-from expunge.errors import CarrierError, ExpungeError, RefusedError
-from expunge.server.requests import Offer
-from expunge.server.service import Service
-from expunge.server.state import Settings
+from expunge.errors import ExpungeError
 from expunge.storage.machine import mounted
 from expunge.testing.simulation.disk import CrashedError, Disk
 from expunge.testing.simulation.machine import SimulatedMachine
@@ -35,6 +33,7 @@ class Party:
         self.clock = Clock(world)
         self.keys: set[bytes] = set()  # that were ever in its vault
         self.is_busy = False
+        self.problem: ExpungeError | None = None  # what an attempt failed by last
         self._boots = 0
         self._mount: Any = None
         self.machine = self._booted()
@@ -70,21 +69,28 @@ class Party:
 
     def crash(self, *, power: bool) -> None:
         """The program is killed; or the power of its machine is cut."""
-        for operation, count in self.machine.operations.items():
-            self.world.coverage[f"disk: {operation}"] += count
-        self.machine.crash()
-        self.abandon()
+        self._stop_machine()
         if power:
             loss = self.world.chance.choice((0.1, 0.5, 1.0))
             self.disk.cut_power(self.world.chance, loss)
         self.world.count(f"{self.name.rstrip('0123456789')}: {'power cut' if power else 'killed'}")
         self.machine = self._booted()
 
+    def replace_disk(self) -> None:
+        """The disk is lost, with every key that was on it; there is an empty one."""
+        shutil.rmtree(self.path)
+        self.disk, self.keys = Disk(self.path), set()
+        self.machine = self._booted()
+
     def end(self) -> None:
         """The simulation is over."""
+        self._stop_machine()
+        self._mount.__exit__(None, None, None)
+
+    def _stop_machine(self) -> None:
+        self.world.coverage.update(self.machine.counts)
         self.machine.crash()
         self.abandon()
-        self._mount.__exit__(None, None, None)
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -106,7 +112,10 @@ class Party:
                 self.world.tell(self.name, f"{what}: crashed")
                 self.crash(power=self.world.chance.random() < 0.7)
                 return None
+            except LawBrokenError:
+                raise
             except ExpungeError as problem:
+                self.problem = problem
                 self.world.tell(self.name, f"{what}: {type(problem).__name__}: {problem}")
                 self.world.count(f"{what}: {type(problem).__name__}")
                 return None
@@ -130,119 +139,16 @@ class Party:
         file = self.path / self.vault
         if not self.vault or not file.exists():
             return set()
-        now = set(keys_in(file.read_bytes()))
+        now = {key for _, key in keys_in(file.read_bytes())}
         self.keys |= now
         return now
 
 
-class ServerParty(Party):
-    """The server."""
-
-    vault = "server/server.vault"
-
-    def __init__(self, world: World, name: str, path: Path, settings: Settings) -> None:
-        super().__init__(world, name, path)
-        self.folder = self.path / "server"
-        self.settings = settings
-        self.service: Service | None = None
-        self.healthy_since = world.time
-        # What has been answered: the entries of the log that somebody may know of.
-        self.log: list[bytes] = []
-
-    @property
-    def is_up(self) -> bool:
-        """Whether the service is running."""
-        return self.service is not None
-
-    def start(self) -> None:
-        """Start the service."""
-        if self.service is None:
-            self.service = Service.open(
-                self.folder,
-                settings=self.settings,
-                clock=self.clock.wall,
-                seconds=self.clock.seconds,
-                report=self._reported,
-                upkeep=False,
-                threads=False,
-            )
-            self.healthy_since = self.world.time
-
-    def _reported(self, text: str, problem: BaseException | None) -> None:
-        self.world.tell(self.name, text if problem is None else f"{text}: {problem}")
-        if isinstance(problem, Exception) and not isinstance(problem, (ExpungeError, OSError)):
-            raise LawBrokenError("errors", f"{text}: {problem!r}") from problem
-
-    def stop(self) -> None:
-        """End it in good order."""
-        service, self.service = self.service, None
-        if service is not None:
-            service.close()
-
-    def abandon(self) -> None:
-        """It was killed."""
-        self.service = None
-
-    def tick(self) -> None:
-        """What the server does from time to time."""
-        service = self.service
-        if service is not None and not self.is_busy:
-            self.attempt("upkeep", service.upkeep.run_due)
-            if self.machine.has_trouble:
-                self.healthy_since = self.world.time
-
-    def call(self, name: str, *arguments: Any, meanwhile: Callable[[], None]) -> Any:
-        """What the server answers, as a carrier brings it."""
-        if self.is_busy:
-            raise CarrierError("the server does something else")
-        offer = None
-        if name == "request" and self.service is not None:
-            offer = self._answered(name, lambda service: service.take(*arguments))
-        meanwhile()
-        if offer is not None:
-            return self._answered(name, lambda service: _receipt(service, offer))
-        return self._answered(name, lambda service: _answer(service, name, *arguments))
-
-    def _answered(self, name: str, ask: Callable[[Service], _T]) -> _T:
-        service = self.service
-        if service is None:
-            raise CarrierError("the server is not running")
-        with self.at_work():
-            try:
-                answer = ask(service)
-            except (RefusedError, CarrierError):
-                raise
-            except CrashedError:
-                self.world.tell(self.name, f"crashed in {name}")
-                self.crash(power=self.world.chance.random() < 0.7)
-                raise CarrierError("the server has stopped") from None
-            except (ExpungeError, OSError) as problem:
-                self.world.tell(self.name, f"{name} failed: {problem}")
-                self.world.count(f"server failed: {type(problem).__name__}")
-                raise CarrierError("the server failed") from problem
-            except Exception as problem:
-                raise LawBrokenError("errors", f"the server, {name}: {problem!r}") from problem
-        return answer
-
-
-def _answer(service: Service, name: str, *arguments: Any) -> Any:
-    if name == "aggregate":  # nobody waits: the client comes again
-        return service.turn(*arguments).data
-    return getattr(service, name)(*arguments)
-
-
-def _receipt(service: Service, offer: Offer) -> bytes:
-    service.catch_up()
-    if not offer.answer.done():
-        raise CarrierError("the server was started anew")
-    return offer.answer.result()
-
-
-def keys_in(vault: bytes) -> Iterator[bytes]:
-    """The keys in the file of a vault, as docs/protocol.md has it."""
+def keys_in(vault: bytes) -> Iterator[tuple[int, bytes]]:
+    """The keys in the file of a vault, by slot; its format is that of `expunge.crypto.vault`."""
     for sector in range(SECTOR, len(vault), SECTOR):
-        for slot in range(SLOTS):
-            start = sector + slot * SLOT_BYTES
+        for place in range(SLOTS):
+            start = sector + place * SLOT_BYTES
             key = vault[start : start + 32]
             if any(key):
-                yield key
+                yield (sector // SECTOR - 1) * SLOTS + place, key

@@ -11,11 +11,28 @@ BEGINNING = 1_800_000_000.0  # seconds since 1970, when every simulation begins
 
 
 class LawBrokenError(Exception):
-    """A law of Expunge does not hold in this simulation."""
+    """A law of Expunge does not hold in this simulation.
+
+    Parameters
+    ----------
+    law : str
+        The name of the law.
+    what : str
+        How it was broken.
+
+    Examples
+    --------
+    >>> from expunge.testing.simulation import LawBrokenError
+    >>> print(LawBrokenError("nothing lost", "north lacks 2 samples"))
+    nothing lost: north lacks 2 samples
+    """
 
     def __init__(self, law: str, what: str) -> None:
-        super().__init__(f"{law}: {what}")
-        self.law = law
+        super().__init__(law, what)
+        self.law, self.what = law, what
+
+    def __str__(self) -> str:
+        return f"{self.law}: {self.what}"
 
 
 class World:
@@ -31,7 +48,7 @@ class World:
         self.step = 0
         self.chance = Random(f"{seed}")  # noqa: S311 - it is to be repeated
         self.coverage: Counter[str] = Counter()
-        self.requests = 0
+        self.messages = 0
         self.journal: list[str] = []
         self._trace = hashlib.sha256()
 

@@ -1,0 +1,180 @@
+"""What a simulation is to be: its federation, its steps, and which faults there are. Everything
+follows from a seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Literal
+
+from expunge.ridge.spec import Aggregation, Spec
+from expunge.testing.simulation.machine import TROUBLES, TroubleKind
+from expunge.testing.simulation.network import FATES, Fate
+
+STEPS = 120  # usually
+
+# How often each kind of step is taken, if it is taken at all.
+WEIGHTS: Mapping[str, int] = {
+    "add": 16,
+    "forget": 8,
+    "forget a subject": 4,
+    "correct": 4,
+    "sync": 40,
+    "stop": 4,
+    "kill": 4,
+    "order": 3,
+    "close an order": 2,
+    "audit": 2,
+    "fold": 2,
+    "rotate the key": 1,
+    "amend": 1,
+    "back up": 2,
+    "restore the server": 1,
+    "copy a client": 2,
+    "put an old copy back": 1,
+    "wait": 8,
+    "wait long": 1,
+    "late messages": 4,
+    "cut off": 2,
+    "set a clock": 1,
+}
+_ALWAYS = ("add", "forget", "sync", "wait")
+# A client that is an old copy has to be forgotten, which masked needs more clients than there are.
+_NEVER_MASKED = ("copy a client", "put an old copy back")
+_FEWEST_SAMPLES = 4
+
+# What happens to a file of a party that is killed, once all steps have been taken.
+DamageKind = Literal["flipped bit", "flipped bit in a vault", "lost log"]
+DAMAGES: tuple[DamageKind, ...] = ("flipped bit", "flipped bit in a vault", "lost log")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One simulation: nothing in it is left to chance.
+
+    Attributes
+    ----------
+    seed : int
+        What all chance follows from.
+    steps : sequence of int
+        The numbers of the steps that are taken; the chance of a step does not depend on the others.
+    clients : int
+        How many clients there are.
+    spec : Spec
+        What the federation computes.
+    weights : mapping of str to int
+        How often each kind of step is taken.
+    fates : mapping of str to float
+        How likely each fate of a message is.
+    troubles : sequence of str
+        What goes wrong with disks.
+    trouble : float
+        How likely the disk of a party fails in a step.
+    mirrored : bool
+        Whether the vaults have mirrors.
+    damage : str
+        What happens to a file at the end; empty for nothing.
+
+    Examples
+    --------
+    >>> from expunge.testing.simulation import Scenario
+    >>> scenario = Scenario.drawn(7)
+    >>> scenario == Scenario.drawn(7)
+    True
+    >>> len(scenario.steps), scenario.only([3, 5]).steps
+    (120, (3, 5))
+    """
+
+    seed: int
+    steps: Sequence[int]
+    clients: int
+    spec: Spec
+    weights: Mapping[str, int]
+    fates: Mapping[Fate, float]
+    troubles: Sequence[TroubleKind]
+    trouble: float
+    mirrored: bool = False
+    damage: DamageKind | Literal[""] = ""
+
+    @classmethod
+    def drawn(cls, seed: int, *, steps: int = STEPS, masked: bool | None = None) -> Scenario:
+        """The scenario of a seed: some faults of all there are, so that each has its time.
+
+        Parameters
+        ----------
+        seed : int
+            The seed.
+        steps : int, default 120
+            How many steps are taken.
+        masked : bool or None, default None
+            Whether changes travel in rounds of secure aggregation; None if chance says so.
+
+        Returns
+        -------
+        Scenario
+            The same for the same arguments.
+        """
+        chance = Random(f"scenario {seed}")  # noqa: S311 - it is to be repeated
+        is_masked = chance.random() < 0.2
+        if masked is not None:
+            is_masked = masked
+        optional = [kind for kind in WEIGHTS if kind not in _ALWAYS]
+        left_out = set(chance.sample(optional, chance.randint(0, len(optional) // 2)))
+        left_out |= set(_NEVER_MASKED) if is_masked else set()
+        fates = chance.sample(FATES, chance.randint(0, len(FATES)))
+        return cls(
+            seed=seed,
+            steps=range(1, steps + 1),
+            clients=chance.randint(1, 3) + (3 if is_masked else 0),
+            spec=_masked_spec(chance) if is_masked else _plain_spec(),
+            weights={kind: weight for kind, weight in WEIGHTS.items() if kind not in left_out},
+            fates={fate: chance.choice((0.01, 0.05, 0.15)) for fate in fates},
+            troubles=chance.sample(TROUBLES, chance.randint(0, len(TROUBLES))),
+            trouble=chance.choice((0.02, 0.1, 0.3)),
+            mirrored=chance.random() < 0.3,
+            damage=chance.choice(DAMAGES) if chance.random() < 0.3 else "",
+        )
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether changes travel in rounds of secure aggregation."""
+        return self.spec.aggregation is not None
+
+    @property
+    def names(self) -> list[str]:
+        """Of the clients."""
+        return [f"client{number}" for number in range(self.clients)]
+
+    def only(self, steps: Sequence[int]) -> Scenario:
+        """The same with fewer steps.
+
+        Parameters
+        ----------
+        steps : sequence of int
+            The numbers of the steps that are taken.
+
+        Returns
+        -------
+        Scenario
+            Every other choice is the same.
+        """
+        return replace(self, steps=tuple(steps))
+
+
+def _plain_spec() -> Spec:
+    return Spec(dim=4, labels=("no", "yes"), gamma=1.0, messages=("rows", "gram"))
+
+
+def _masked_spec(chance: Random) -> Spec:
+    """With rounds whenever somebody has something to change, or on a schedule; some batched."""
+    rules = chance.choice((Aggregation(fewest=3), Aggregation(fewest=3, every=120, window=40)))
+    return Spec(
+        dim=4,
+        labels=("no", "yes"),
+        gamma=1.0,
+        messages=("masked",),
+        aggregation=rules,
+        fewest_samples=chance.choice((0, 0, _FEWEST_SAMPLES)),
+    )

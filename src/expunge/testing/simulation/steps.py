@@ -1,0 +1,153 @@
+"""The steps of a simulation: what people, machines and the network do, as chance says."""
+
+from __future__ import annotations
+
+from expunge.testing.simulation.client import ClientParty
+from expunge.testing.simulation.federation import SimulatedFederation
+from expunge.testing.simulation.machine import Trouble
+from expunge.testing.simulation.parties import Party
+
+_LONGEST = 40  # operations of a disk before trouble
+_DAYS = (1, 30)  # that orders have
+
+
+class Steps:
+    """Takes steps in a federation."""
+
+    def __init__(self) -> None:
+        self._is_meanwhile = False
+
+    def take(self, federation: SimulatedFederation) -> None:
+        """One step, of whichever kind."""
+        world, scenario = federation.world, federation.scenario
+        chance = world.chance
+        federation.wait(chance.choice((0.0, 0.1, 1.0, 3.0)))
+        kinds = list(scenario.weights)
+        (kind,) = chance.choices(kinds, [scenario.weights[kind] for kind in kinds])
+        if scenario.troubles and chance.random() < scenario.trouble:
+            victim = chance.choice(federation.parties)
+            victim.machine.trouble = Trouble(
+                chance.choice(scenario.troubles), chance.randrange(_LONGEST)
+            )
+        world.count(f"step: {kind}")
+        if kind in ("add", "forget", "forget a subject", "correct", "sync"):
+            client = chance.choice(federation.clients)
+            if _is_ready(federation, client):
+                _act(federation, client, kind)
+        elif kind in ("stop", "kill"):
+            _stop(chance.choice(federation.parties), kind)
+        elif kind in ("wait", "wait long"):
+            short = kind == "wait"
+            federation.wait(chance.uniform(1, 20) if short else chance.uniform(100, 10_000))
+        elif kind == "late messages":
+            federation.network.deliver_late()
+        elif kind == "cut off":
+            names = [client.name for client in federation.clients]
+            federation.network.cut_off = set(chance.sample(names, chance.randint(0, len(names))))
+        elif kind == "set a clock":
+            party = chance.choice(federation.parties)
+            party.clock.ahead = chance.choice((-3600.0, 0.0, 5.0, 86400.0))
+        elif kind == "restore the server":
+            federation.restore_server(with_vault=chance.random() < 0.5)
+        elif kind in ("copy a client", "put an old copy back"):
+            _copy(chance.choice(federation.clients), kind)
+        elif _is_ready(federation, federation.office):
+            _command(federation, kind)
+
+    def take_meanwhile(self, federation: SimulatedFederation) -> None:
+        """While a message is on its way, somebody else acts."""
+        if self._is_meanwhile:
+            return
+        self._is_meanwhile = True
+        try:
+            client = federation.world.chance.choice(federation.clients)
+            if _is_ready(federation, client):
+                kind = federation.world.chance.choice(("add", "forget", "sync", "sync"))
+                _act(federation, client, kind)
+        finally:
+            self._is_meanwhile = False
+
+
+def _is_ready(federation: SimulatedFederation, party: Party) -> bool:
+    """Start a party if it is down; one whose disk fails is mended, sooner or later."""
+    if party.machine.has_trouble and federation.world.chance.random() < 0.3:
+        party.machine.mend()
+    if not party.is_up and not party.is_busy:
+        party.attempt("start", party.start)
+    return party.is_up and not party.is_busy
+
+
+def _act(federation: SimulatedFederation, client: ClientParty, kind: str) -> None:
+    chance = federation.world.chance
+    held = sorted(client.held)
+    if kind == "add":
+        client.add(chance.choice((1, 1, 2, 5)))
+    elif kind == "sync":
+        _is_ready(federation, federation.server)
+        federation.sync(client)
+    elif held and kind == "forget":
+        client.forget(chance.sample(held, min(len(held), chance.choice((1, 1, 3)))))
+    elif held and kind == "forget a subject":
+        client.forget_subject(client.held[chance.choice(held)].subject)
+    elif held and kind == "correct":
+        client.correct(chance.choice(held))
+
+
+def _stop(party: Party, kind: str) -> None:
+    if party.is_busy:
+        return
+    party.world.tell(party.name, kind)
+    if kind == "kill":
+        party.crash(power=party.world.chance.random() < 0.5)
+    elif party.is_up:
+        party.attempt("stop", party.stop)
+
+
+def _copy(client: ClientParty, kind: str) -> None:
+    if client.is_busy or client.machine.has_trouble:
+        return
+    if kind == "copy a client":
+        client.keep_copy()
+    elif client.copy is not None:
+        client.put_copy_back()
+
+
+def _command(federation: SimulatedFederation, kind: str) -> None:
+    chance, office = federation.world.chance, federation.office
+    _is_ready(federation, federation.server)
+    if kind == "order":
+        order_about(federation, chance.choice([*_subjects(federation), "nobody"]))
+    elif kind == "close an order" and office.orders:
+        order = chance.choice(sorted(office.orders))
+        if office.do("close-order", {"order": order}) is not None:
+            del office.orders[order]
+    elif kind == "audit":
+        audit = office.do("audit", {})
+        if audit is not None:
+            office.audits.append(audit["audit"])
+    elif kind == "fold":
+        office.do("fold", {})
+    elif kind == "rotate the key":
+        office.do("rotate-key", {})
+    elif kind == "back up":
+        name = f"backup-{federation.world.step}"
+        if office.do("backup", {"name": name}) is not None:
+            federation.save(name)
+    elif kind == "amend":
+        office.do("amend", {"gamma": chance.choice((0.5, 1.0, 2.0)).hex()})
+
+
+def _subjects(federation: SimulatedFederation) -> list[str]:
+    """Everybody of whom something is held."""
+    held = (client.held.values() for client in federation.clients)
+    return sorted({sample.subject for samples in held for sample in samples})
+
+
+def order_about(federation: SimulatedFederation, subject: str) -> None:
+    """File an order about somebody."""
+    office = federation.office
+    federation.ordered.add(subject)
+    days = federation.world.chance.choice(_DAYS)
+    order = office.do("order", {"subject": subject, "days": days})
+    if order is not None:
+        office.orders[order["order"]] = subject
