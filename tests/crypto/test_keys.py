@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -149,3 +150,23 @@ def test_a_private_key_does_not_show() -> None:
     assert raw.hex() not in shown
     assert SigningKey(raw).public.id[:16] in shown
     assert repr(raw) not in shown
+
+
+@pytest.mark.parametrize(
+    ("pem", "read"),
+    [(KEY.pem, SigningKey.from_pem), (KEY.public.pem, PublicKey.from_pem)],
+    ids=["private", "public"],
+)
+def test_a_flipped_bit_gives_another_key_or_an_error_of_ours(
+    pem: bytes, read: Callable[[bytes], object]
+) -> None:
+    """OpenSSL has errors of its own for some of them."""
+    refused = 0
+    for bit in range(8 * len(pem)):
+        damaged = bytearray(pem)
+        damaged[bit // 8] ^= 1 << bit % 8
+        try:
+            read(bytes(damaged))
+        except (FormatError, EvidenceError):
+            refused += 1
+    assert refused > 4 * len(pem)

@@ -7,7 +7,7 @@ import binascii
 import hashlib
 from functools import cached_property, lru_cache
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InternalError, InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from expunge.crypto import canonical
@@ -141,6 +141,8 @@ class PublicKey:
 
         try:
             key = serialization.load_pem_public_key(data)
+        except InternalError as problem:  # of OpenSSL, about which it says nothing for people
+            raise FormatError("this is no PEM file of a public key: it is damaged") from problem
         except (ValueError, UnsupportedAlgorithm) as problem:
             raise FormatError(f"this is no PEM file of a public key: {problem}") from problem
         if not isinstance(key, Ed25519PublicKey):
@@ -260,6 +262,10 @@ class SigningKey:
 
         try:
             key = serialization.load_pem_private_key(data, password=None)
+        except InternalError as problem:
+            raise FormatError(
+                "this is no unencrypted PEM file of a private key: it is damaged"
+            ) from problem
         except (TypeError, ValueError, UnsupportedAlgorithm) as problem:
             raise FormatError(
                 f"this is no unencrypted PEM file of a private key: {problem}"

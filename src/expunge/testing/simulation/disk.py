@@ -191,12 +191,20 @@ class Disk:
 
     def flip(self, name: str, bit: int) -> None:
         """A bit of a file changes by itself."""
+        content = bytearray((self.path / name).read_bytes())
+        content[bit // 8] ^= 1 << bit % 8
+        self._put(name, bytes(content))
+
+    def truncate(self, name: str, size: int) -> None:
+        """The end of a file is lost."""
+        self._put(name, (self.path / name).read_bytes()[:size])
+
+    def _put(self, name: str, content: bytes) -> None:
         file = self.file(self.path / name)
         if file is None:
             raise FileNotFoundError(f"{name} is not on the simulated disk {self.path}")
-        file.sync()
-        file.durable[bit // 8] ^= 1 << bit % 8
-        (self.path / name).write_bytes(file.durable)
+        file.durable[:], file.pending = content, []
+        (self.path / name).write_bytes(content)
 
     def _settle(self, node: Node) -> None:
         node.sync()

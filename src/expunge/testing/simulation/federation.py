@@ -118,6 +118,7 @@ class SimulatedFederation:
             try:
                 party.start()
             except (ExpungeError, OSError) as problem:
+                party.problem = problem if isinstance(problem, ExpungeError) else None
                 raise LawBrokenError(
                     "everything starts", f"{party.name} cannot be started: {problem}"
                 ) from problem
@@ -154,7 +155,13 @@ class SimulatedFederation:
             fresh = self._client(name)
             fresh.accepts_restored = client.accepts_restored
             self._enrol(fresh)
-            fresh.add_again(client.held)
+            fresh.add_again(
+                {
+                    id_: sample
+                    for id_, sample in client.held.items()
+                    if sample.subject not in self.ordered  # whom people have not forgotten
+                }
+            )
         self.clients[self.clients.index(client)] = fresh
         self.world.count("an old copy replaced")
 

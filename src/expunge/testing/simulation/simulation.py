@@ -14,11 +14,11 @@ from pathlib import Path
 
 from expunge.server.storage.folder import OpenStorage
 from expunge.server.storage.sqlite import open_storage
-from expunge.testing.simulation import laws
+from expunge.testing.simulation import damage, laws
 from expunge.testing.simulation.database import draw_salts_from
 from expunge.testing.simulation.federation import SimulatedFederation
 from expunge.testing.simulation.scenario import Scenario
-from expunge.testing.simulation.steps import Steps
+from expunge.testing.simulation.steps import Steps, order_about_anybody
 from expunge.testing.simulation.world import LawBrokenError, World
 from expunge.wire.carrier import Carrier
 
@@ -136,8 +136,20 @@ def _run(federation: SimulatedFederation, steps: Steps) -> None:
         for party in federation.parties:
             party.note_keys()
     world.begin(0)
+    kind = federation.scenario.damage
+    if kind:
+        damage.damage(federation, kind)
+        damage.tolerate(federation, kind, lambda: _settle(federation, is_damaged=True))
+    else:
+        _settle(federation, is_damaged=False)
+
+
+def _settle(federation: SimulatedFederation, *, is_damaged: bool) -> None:
+    """Nothing fails any more: what must hold then."""
     with federation.calm():
         federation.network.deliver_late()
+        if is_damaged:
+            order_about_anybody(federation)
         laws.settle(federation)
         laws.compare_ledger(federation)
         laws.compare_evidence(federation)

@@ -116,7 +116,7 @@ def _command(federation: SimulatedFederation, kind: str) -> None:
     chance, office = federation.world.chance, federation.office
     _is_ready(federation, federation.server)
     if kind == "order":
-        order_about(federation, chance.choice([*_subjects(federation), "nobody"]))
+        order_about_anybody(federation)
     elif kind == "close an order" and office.orders:
         order = chance.choice(sorted(office.orders))
         if office.do("close-order", {"order": order}) is not None:
@@ -137,17 +137,13 @@ def _command(federation: SimulatedFederation, kind: str) -> None:
         office.do("amend", {"gamma": chance.choice((0.5, 1.0, 2.0)).hex()})
 
 
-def _subjects(federation: SimulatedFederation) -> list[str]:
-    """Everybody of whom something is held."""
+def order_about_anybody(federation: SimulatedFederation) -> None:
+    """File an order about somebody of whom something is held, or about nobody."""
+    chance, office = federation.world.chance, federation.office
     held = (client.held.values() for client in federation.clients)
-    return sorted({sample.subject for samples in held for sample in samples})
-
-
-def order_about(federation: SimulatedFederation, subject: str) -> None:
-    """File an order about somebody."""
-    office = federation.office
+    subjects = sorted({sample.subject for samples in held for sample in samples})
+    subject, days = chance.choice([*subjects, "nobody"]), chance.choice(_DAYS)
     federation.ordered.add(subject)
-    days = federation.world.chance.choice(_DAYS)
     order = office.do("order", {"subject": subject, "days": days})
     if order is not None:
         office.orders[order["order"]] = subject

@@ -1,0 +1,70 @@
+"""Damage to the files of a party that was killed: a bit that flips, a write-ahead log that is lost.
+
+Law: damage is told by an error of ours, or does no harm; one bit in a vault does no harm at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import PurePath
+
+from expunge.testing.simulation.federation import SimulatedFederation
+from expunge.testing.simulation.parties import Party
+from expunge.testing.simulation.scenario import DamageKind
+from expunge.testing.simulation.world import LawBrokenError
+
+_VAULTS = (".vault",)
+_LOGS = ("-wal",)
+_NEVER = {"lock"}  # it has nothing in it
+
+
+def damage(federation: SimulatedFederation, kind: DamageKind) -> Party:
+    """Kill a party, and damage one of its files; who it was."""
+    chance = federation.world.chance
+    candidates = [
+        (party, name)
+        for party in federation.parties
+        for name, file in party.disk.root.files()
+        if _is_of(kind, PurePath(name)) and (party.path / name).stat().st_size
+    ]
+    victim = chance.choice(sorted({party.name for party, _ in candidates} or {"server"}))
+    (party,) = (party for party in federation.parties if party.name == victim)
+    party.crash(power=False)
+    names = [name for owner, name in candidates if owner is party]
+    for other in federation.parties:
+        other.problem = None
+    if names:
+        name = chance.choice(names)
+        size = (party.path / name).stat().st_size
+        if kind == "lost log":
+            left = chance.choice((0, chance.randrange(size)))
+            party.disk.truncate(name, left)
+            what = f"{name} has {left} of {size} bytes left"
+        else:
+            bit = chance.randrange(8 * size)
+            party.disk.flip(name, bit)
+            what = f"bit {bit} of {name} has flipped"
+        federation.world.tell(party.name, what)
+        federation.world.count(f"damage: {kind}")
+    return party
+
+
+def _is_of(kind: DamageKind, path: PurePath) -> bool:
+    if kind == "lost log":
+        return path.name.endswith(_LOGS)
+    is_vault = path.suffix in _VAULTS
+    return is_vault if kind == "flipped bit in a vault" else not (is_vault or path.name in _NEVER)
+
+
+def tolerate(federation: SimulatedFederation, kind: DamageKind, check: Callable[[], None]) -> None:
+    """Check that the laws hold, unless the damage is told before it does harm."""
+    try:
+        check()
+    except LawBrokenError as broken:
+        told = [party.problem for party in federation.parties if party.problem is not None]
+        if broken.law == "errors" or kind == "flipped bit in a vault" or not told:
+            raise
+        federation.world.tell("damage", f"told: {told[0]}")
+        federation.world.count("damage: told")
+    else:
+        federation.world.count("damage: harmless")
