@@ -28,7 +28,6 @@ from expunge.server.storage.tables import Actor, Erasure, ServerRecord
 from expunge.storage.files import make_folder, remove, rename, sync_folder, write_whole
 from expunge.storage.machine import machine_of
 
-
 BACKUPS = "backups"
 
 
