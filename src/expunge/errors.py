@@ -28,6 +28,7 @@ unchanged afterwards.
     │   └── CarrierError         lost or damaged on the way: the same request must be offered again
     ├── StoreError               files of a client or server that cannot be used
     │   ├── StoreBusyError       another process is at work on them
+    │   ├── StoreDamagedError    their content is not what was written
     │   └── ShreddedError        a key that has been destroyed, and what it sealed with it
     ├── UnknownSampleError       a sample, subject, client or order that is not there
     ├── CommitmentError          a sample that is not the one that was committed to
@@ -74,6 +75,7 @@ __all__ = [
     "SpecError",
     "SpecMismatchError",
     "StoreBusyError",
+    "StoreDamagedError",
     "StoreError",
     "TruncatedError",
     "UndecidableTieError",
@@ -529,6 +531,14 @@ class StoreBusyError(StoreError):
     """Raised where another process is at work on the same files.
 
     Wait until that process has finished, or stop it; the message has its number where it is known.
+    """
+
+
+class StoreDamagedError(StoreError):
+    """Raised for files of a client or server whose content is not what was written.
+
+    Nothing was changed. `expunge client scrub` and `expunge server scrub` look for all that is
+    damaged, and with `--repair` put right what can be; the rest comes back from a backup.
     """
 
 

@@ -15,6 +15,7 @@ import hashlib
 import io
 import math
 import struct
+from binascii import crc32
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -53,6 +54,32 @@ def with_checksum(parts: Iterable[Bytes]) -> bytes:
         data.write(part)
     data.write(content.digest())
     return data.getvalue()
+
+
+def with_crc(data: bytes) -> bytes:
+    """The bytes, then their CRC-32: for few bytes, of which one bit may be put right."""
+    return data + pack("I", crc32(data))
+
+
+def is_whole(checked: bytes) -> bool:
+    """Whether bytes end as `with_crc` ends them."""
+    return pack("I", crc32(checked[:-4])) == checked[-4:]
+
+
+def mended(checked: bytes) -> bytes | None:
+    """What ends as `with_crc` ends it and differs by one bit at most; None if nothing does.
+
+    Of bytes as few as those of a sector, no two that end so differ by fewer than four bits: what is
+    found is what was written, unless two bits or more have flipped.
+    """
+    if is_whole(checked):
+        return checked
+    for place in range(8 * len(checked)):
+        flipped = bytearray(checked)
+        flipped[place // 8] ^= 1 << place % 8
+        if is_whole(bytes(flipped)):
+            return bytes(flipped)
+    return None
 
 
 class Reader:

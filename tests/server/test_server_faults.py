@@ -265,6 +265,7 @@ def tell(
             "server.db-shm",
             "server.db-wal",
             "server.key",
+            "server.mark",
             "server.vault",
         }
     finally:
@@ -295,7 +296,7 @@ def test_a_write_that_fails_loses_nothing_and_repeats_nothing(
     while tell(STORIES[name], base, faults, fail_at, reopens=bool(fail_at // 2 % 2 ^ turn)):
         places.add(faults.struck)
         fail_at += 1
-    kinds = ("commit", "file", "vault", *(["key"] if name == "keys" else []))
+    kinds = ("commit", "file", "mark", "vault", *(["key"] if name == "keys" else []))
     assert places == {f"{when} {what}" for when in ("before", "after") for what in kinds}
 
 

@@ -33,7 +33,7 @@ from expunge.cli._output import (
     typed,
     unwrapped,
 )
-from expunge.cli.server_backup import backup, renew_certificate, restore, rotate_key
+from expunge.cli.server_backup import accept_loss, backup, renew_certificate, restore, rotate_key
 from expunge.cli.server_disputes import dispute, disputes, judge
 from expunge.errors import InputError
 from expunge.evidence.wording import moment
@@ -524,5 +524,8 @@ def forget_client(client: str, yes: bool, office: Path | None, at: str | None) -
     raise click.exceptions.Exit(_command.NOT_YET)
 
 
-for command in (disputes, dispute, judge, rotate_key, backup, restore, renew_certificate):
+for command in (
+    *(disputes, dispute, judge, rotate_key),
+    *(backup, restore, accept_loss, renew_certificate),
+):
     server.add_command(command)

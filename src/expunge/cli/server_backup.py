@@ -1,5 +1,5 @@
 """What operators do for keys, backups and certificates: `expunge server rotate-key`, backup,
-restore, renew-certificate.
+restore, accept-loss, renew-certificate.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from expunge.cli import _connect
 from expunge.cli._command import command
 from expunge.cli._connect import OfficeConnection, layout_at_hand, office_at
 from expunge.cli._options import (
@@ -282,6 +283,52 @@ def _authority(old: Path | None, tls: Path | None) -> Path | None:
         raise InputError(f"{tls} is not a copy of a federation's tls folder: it has no ca.pem")
     left = None if old is None else old / "tls"
     return tls or (left if left is not None and (left / "ca.pem").exists() else None)
+
+
+@command("accept-loss")
+@click.argument("directory", type=FOLDER)
+@yes_option
+def accept_loss(directory: Path, yes: bool) -> None:
+    """Accept that the server in DIRECTORY has lost the end of its audit log.
+
+    A server that finds less in its log than anybody was told of does not start: what is missing may
+    be deletions that were receipted. Try a whole copy of server.db and server.db-wal first, or a
+    backup. With this command the server goes on with what is left, as one that was restored: it
+    starts with an empty ledger, and each client sends what it holds at its next sync. So no
+    deletion is undone. Commands that were lost must be given again, such as orders and amendments.
+
+    Example:
+      expunge server accept-loss federation
+
+    Next:
+      expunge serve federation
+      expunge client sync --dir CLIENT --accept-restored   # at each client
+    """
+    from expunge.federation.recovery import accept_loss as accept  # noqa: PLC0415 - brings the whole server
+
+    screen = Screen.current()
+    screen.confirm("Go on without what is lost, and ask every client for what it holds?", yes=yes)
+    accepted = accept(directory, timeout=_connect.PATIENCE)
+    layout, waiting = accepted.layout, accepted.waiting
+    screen.result(
+        {"directory": str(layout.path), "lost": accepted.lost, "waiting": waiting},
+        unwrapped(f"The server in {layout.path} goes on with what was left", "bold"),
+        facts(
+            [
+                (
+                    "Lost",
+                    "an unknown number of entries of the log"
+                    if accepted.lost is None
+                    else f"{accepted.lost:,} of the log's last entries",
+                ),
+                ("Waiting for", ", ".join(waiting) or "none"),
+            ]
+        ),
+        next_steps(
+            f"expunge serve {typed(directory)}",
+            "expunge client sync --dir CLIENT --accept-restored",
+        ),
+    )
 
 
 @command("renew-certificate")

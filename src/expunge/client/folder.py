@@ -5,30 +5,33 @@ client.db        SQLite: samples (sealed), pending changes, receipts. Truth; may
 client.vault     the keys that samples are sealed under; may be mirrored to another disk. Truth;
                  may not be lost
 client.key       the Ed25519 key that signs requests (PEM)
+client.mark      how many changes the database has had: one that has had fewer has lost some. May be
+                 lost, but not together with changes
 head             the newest published head with its certificate. A copy; may be lost
 lock             held by the process that has the folder open
 
 client.db-wal and client.db-shm are SQLite's own files while the database is open; the second holds
 page numbers only.
 
-Law: when `create`, `open` and every change have returned, the vault holds keys only for what the
-database refers to, and after each erasure the write-ahead log is empty. `open` restores this after
-a crash.
+Laws: a change that has returned is in the database at every later `open`, or that `open` says that
+it is not, before it touches anything. When `create`, `open` and every change have returned, the
+vault holds keys only for what the database refers to, and after each erasure the write-ahead log is
+empty. `open` restores this after a crash.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from threading import RLock
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from expunge.client.schema import MIGRATIONS, SETTINGS
 from expunge.crypto import SigningKey, canonical
 from expunge.crypto.vault import ReadOnlyVault, Vault
-from expunge.errors import ShreddedError, StoreError
+from expunge.errors import ShreddedError, StoreDamagedError, StoreError
 from expunge.ridge.spec import Spec
 from expunge.storage.files import (
     FolderLock,
@@ -41,13 +44,58 @@ from expunge.storage.files import (
     write_whole,
 )
 from expunge.storage.machine import machine_of
+from expunge.storage.mark import HighWaterMark, Level
 from expunge.storage.sqlite import Database, Snapshot
 
 _DATABASE, _VAULT, _KEY, _HEAD = "client.db", "client.vault", "client.key", "head"
+_MARK = "client.mark"
+_CHANGES = "changes"  # the setting that counts them
+_REMEDY = (
+    "Put it back from a backup of the whole folder; or, if nothing can have been lost, have it "
+    "made anew from what is there (expunge client scrub --repair)"
+)
 STORE_SLOT = 0  # of the key that makes tags
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+
+class _CountedDatabase(Database):
+    """A database whose changes are counted in it, and by a mark beside it."""
+
+    def __init__(self, path: Path) -> None:
+        self.mark = HighWaterMark(path.with_name(_MARK), _REMEDY)
+        self.level = self.mark.read()
+        super().__init__(path, MIGRATIONS, SETTINGS)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Self]:
+        """As `Database.transaction`; when it is over, it is counted."""
+        with self._lock:
+            with super().transaction():
+                yield self
+                count = _changes_in(self) + 1
+                put_settings(self, {_CHANGES: str(count)})
+            self.mark.raise_to(Level(count))
+
+
+def _changes_in(database: Database) -> int:
+    text = database.value("SELECT value FROM settings WHERE name = ?", (_CHANGES,))
+    return 0 if text is None else int(text)
+
+
+def _require_changes(database: Database, level: Level | None) -> None:
+    """StoreDamagedError unless a database has had all the changes that were counted."""
+    count = _changes_in(database)
+    if level is not None and count < level.number:
+        raise StoreDamagedError(
+            f"{database.path} is an older copy, or has lost its last changes: it has had {count} "
+            f"of {level.number}. What it lacks may be additions, and deletions that were asked "
+            f"for. No file was touched. If {_DATABASE} and {_DATABASE}-wal are whole elsewhere, as "
+            "they were last, put both back. Otherwise open what is left as a restored one "
+            "(restored=True), and compare it with your own records: add, and forget, again what "
+            "is missing"
+        )
 
 
 class ClientFolder:
@@ -117,28 +165,35 @@ class ClientFolder:
 
         Remains of a crash are removed.
 
-        `restored` says that the database was put back from a backup: samples that have been erased
-        since are dropped.
+        `restored` says that the database was put back from a backup, or has lost its last changes:
+        samples that have been erased since are dropped.
         """
         path = path.absolute()
         _require_files(path)
         lock = FolderLock(path, timeout)
-        database: Database | None = None
+        database: _CountedDatabase | None = None
         vault: Vault | None = None
         try:
             erase_drafts(path)
             key = SigningKey.from_pem((path / _KEY).read_bytes())
-            database = Database(path / _DATABASE, MIGRATIONS, SETTINGS)
+            database = _CountedDatabase(path / _DATABASE)
+            if not restored:
+                _require_changes(database, database.level)
             text = database.value("SELECT value FROM settings WHERE name = 'mirrors'")
             vault = _vault_of(
                 path / _VAULT, [Path(mirror) for mirror in canonical.decode(str(text).encode())]
             )
             folder = cls(path, lock, database, vault, key)
             folder._recover(restored)
-        except BaseException:
+            count = _changes_in(database)
+            if database.level is None or count != database.level.number:
+                database.mark.set(Level(count))
+        except BaseException as problem:
             if vault is not None:
                 vault.close()
-            if database is not None:
+            if database is not None and isinstance(problem, StoreDamagedError):
+                database.abandon()
+            elif database is not None:
                 database.close()
             lock.release()
             raise
@@ -155,8 +210,10 @@ class ClientFolder:
         """
         path = path.absolute()
         _require_files(path)
+        level = HighWaterMark(path / _MARK, _REMEDY).read()  # before the database, which may grow
         database = Snapshot(path / _DATABASE, MIGRATIONS)
         try:
+            _require_changes(database, level)
             return cls(
                 path,
                 None,
@@ -243,11 +300,11 @@ class ClientFolder:
         self._clean = True
 
     def drop(self, slots: Iterable[int]) -> None:
-        """Destroy keys that were made for a change that failed; the reason why it failed comes
-        first, so this never raises.
+        """Destroy keys that were made for a change that failed, unless it failed after it was
+        committed; the reason why it failed comes first, so this never raises.
         """
         with suppress(StoreError):
-            self._shred(slots)
+            self._shred(set(slots) - self._referred())
 
     def _shred(self, slots: Iterable[int]) -> None:
         if self._clean:

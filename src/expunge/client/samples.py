@@ -26,8 +26,11 @@ from expunge.client.folder import ClientFolder, content_context, names_context
 from expunge.crypto import canonical
 from expunge.errors import (
     CommitmentError,
+    FormatError,
     InputError,
     ShapeError,
+    StoreDamagedError,
+    StoreError,
     UnknownLabelError,
     UnknownSampleError,
 )
@@ -653,14 +656,16 @@ class SampleTable:
     # -- finding -----------------------------------------------------------------------------------
 
     def find(
-        self, selection: Selection, spec: Spec, *, for_order: bool = False
+        self, selection: Selection, spec: Spec, *, by_tag: bool = True, for_order: bool = False
     ) -> list[StoredSample]:
         """The samples of a selection.
 
-        Ids and subjects that are not there are an error, except that an order may find nothing.
+        Ids and subjects that are not there are an error, except that an order may find nothing. A
+        subject's samples are found by the tag of its name, which is a cache, or, if not `by_tag`,
+        by the sealed names of all samples: then a damaged tag hides none.
         """
-        conditions, arguments = self._conditions(selection, spec)
-        columns = "SELECT slot, id_tag, state, sequence, label, names, added FROM samples"
+        conditions, arguments = self._conditions(selection, spec, by_tag=by_tag)
+        columns = f"SELECT {_STORED} FROM samples"  # noqa: S608 - our own words
         if selection.ids is None:
             rows = self._database.rows(
                 f"{columns} WHERE {' AND '.join(conditions) or '1'} ORDER BY slot", arguments
@@ -672,21 +677,83 @@ class SampleTable:
             where = " AND ".join(["id_tag IN ({})", *conditions])
             tags = [self._folder.id_tag(sample) for sample in selection.ids]
             rows = self._where_any(tags, f"{columns} WHERE {where} ORDER BY slot", arguments)
-        if selection.subject is not None and not rows and not for_order:
+        if selection.subject is None or by_tag:
+            stored = [self._stored(row) for row in rows]
+        else:
+            stored = list(self._about({selection.subject}, rows))
+        if selection.subject is not None and not stored and not for_order:
             raise UnknownSampleError(
                 "no sample of that subject is in the store that meets the conditions"
             )
-        return [
-            StoredSample(
-                slot,
-                state,
-                sequence is not None or state in ("live", "deleting"),
-                label,
-                self._names(slot, tag, names),
-                added,
+        return stored
+
+    def about(self, subjects: Collection[str]) -> dict[str, list[int]]:
+        """The slots of all samples about each of these subjects, by the sealed names of every
+        sample.
+
+        StoreDamagedError if the names of any sample cannot be read: it may be about one of them.
+        """
+        by_subject: dict[str, list[int]] = {subject: [] for subject in subjects}
+        rows = self._database.rows(f"SELECT {_STORED} FROM samples NOT INDEXED ORDER BY slot")  # noqa: S608 - our own words
+        for sample in self._about(by_subject, rows):
+            by_subject[str(sample.names.subject)].append(sample.slot)
+        return by_subject
+
+    def stored(self, slots: Sequence[int]) -> list[StoredSample]:
+        """The samples in these slots, as they are now."""
+        query = f"SELECT {_STORED} FROM samples WHERE slot IN ({{}}) ORDER BY slot"  # noqa: S608 - our own words
+        return [self._stored(row) for row in self._where_any(slots, query)]
+
+    def _about(
+        self, subjects: Collection[str], rows: Iterable[tuple[Any, ...]]
+    ) -> Iterator[StoredSample]:
+        unreadable = 0
+        for row in rows:
+            try:
+                sample = self._stored(row)
+            except (StoreError, FormatError):
+                unreadable += 1
+                continue
+            if sample.names.subject in subjects:
+                yield sample
+        if unreadable:
+            raise StoreDamagedError(
+                f"the names of {unreadable} samples in {self._folder.path} cannot be read, so it "
+                "cannot be told whether they are about the subject. Nothing was forgotten: run "
+                f"expunge client scrub --repair --dir {self._folder.path}"
             )
-            for slot, tag, state, sequence, label, names, added in rows
+
+    def _stored(self, row: tuple[Any, ...]) -> StoredSample:
+        slot, tag, state, sequence, label, names, added = row
+        sent = sequence is not None or state in ("live", "deleting")
+        return StoredSample(slot, state, sent, label, self._names(slot, tag, names), added)
+
+    def mend_subject_tags(self, samples: Iterable[StoredSample]) -> None:
+        """Within a transaction: let the tags of these samples, and the index of tags, say what
+        their sealed names say. SQLite deletes no row that its index does not have.
+        """
+        wrong = [
+            (tag, sample.slot)
+            for sample in samples
+            if sample.names.subject is not None
+            and not self._is_tagged(
+                sample.slot, tag := self._folder.subject_tag(sample.names.subject)
+            )
         ]
+        if wrong:
+            self._database.run("REINDEX samples_by_subject")
+            self._database.run_many("UPDATE samples SET subject_tag = ? WHERE slot = ?", wrong)
+
+    def _is_tagged(self, slot: int, tag: bytes) -> bool:
+        """Whether the row in a slot and the index of tags have this tag: each is looked into for
+        itself, as SQLite does when it deletes the row.
+        """
+        row = "SELECT slot FROM samples NOT INDEXED WHERE slot = ?2 AND subject_tag = ?1"
+        entry = (
+            "SELECT slot FROM samples INDEXED BY samples_by_subject "
+            "WHERE subject_tag = ?1 AND slot = ?2"
+        )
+        return all(self._database.value(query, (tag, slot)) == slot for query in (row, entry))
 
     def missing(self, ids: Iterable[str]) -> list[str]:
         """Which of these ids no sample has, in alphabetical order."""
@@ -699,10 +766,12 @@ class SampleTable:
         }
         return sorted(sample for tag, sample in tags.items() if tag not in stored_tags)
 
-    def _conditions(self, selection: Selection, spec: Spec) -> tuple[list[str], list[Any]]:
+    def _conditions(
+        self, selection: Selection, spec: Spec, *, by_tag: bool
+    ) -> tuple[list[str], list[Any]]:
         conditions: list[str] = []
         arguments: list[Any] = []
-        if selection.subject is not None:
+        if selection.subject is not None and by_tag:
             conditions.append("subject_tag = ?")
             arguments.append(self._folder.subject_tag(selection.subject))
         if selection.label is not None:
@@ -899,6 +968,7 @@ def _listed(rows: Iterable[int]) -> str:
     return f"row{'s' if len(numbers) > 1 else ''} {shown} (counted from 0)"
 
 
+_STORED = "slot, id_tag, state, sequence, label, names, added"  # the columns of a StoredSample
 _INSERT = (
     "INSERT INTO samples (slot, id_tag, subject_tag, label, added, state, commitment, names, "
     "content)"

@@ -39,7 +39,14 @@ from expunge.client.samples import (
 )
 from expunge.client.settings import checkpoint_text, spec_text
 from expunge.crypto import PublicKey, SigningKey, canonical
-from expunge.errors import InputError, SpecError, StoreError
+from expunge.errors import (
+    CommitmentError,
+    ExpungeError,
+    InputError,
+    SpecError,
+    StoreDamagedError,
+    StoreError,
+)
 from expunge.kinds import MESSAGES
 from expunge.ridge.feature_names import FeatureNames, is_cell
 from expunge.ridge.spec import Spec
@@ -274,7 +281,7 @@ class ClientStore(ClientOverview):
         UnknownLabelError
             The spec has no such label.
         """
-        stored = self._samples.find(selection, self._spec)
+        stored = self._samples.find(selection, self._spec, by_tag=False)
         return list(
             zip(stored, self._samples.open([sample.slot for sample in stored]), strict=True)
         )
@@ -300,7 +307,7 @@ class ClientStore(ClientOverview):
         UnknownLabelError
             The spec has no such label.
         """
-        return self._preview(self._samples.find(selection, self._spec))
+        return self._preview(self._samples.find(selection, self._spec, by_tag=False))
 
     def _preview(self, selected: Sequence[StoredSample]) -> Preview:
         going = [sample for sample in selected if sample.state in ("adding", "live")]
@@ -638,11 +645,63 @@ class ClientStore(ClientOverview):
             "SELECT 1 FROM orders WHERE id = ? AND answered = 0", (order,)
         ):
             return Preview()
-        selected = self._samples.find(selection, self._spec, for_order=order is not None)
+        selected = self._samples.find(
+            selection, self._spec, by_tag=False, for_order=order is not None
+        )
         if due is None:
             due = usual_due_time(time.time() if now is None else now)
         self._forget(selected, order=order, recompute=recompute, due=due)
         return self._preview(selected)
+
+    @exclusive
+    def carry_out(
+        self, orders: Sequence[tuple[str, str, int]], *, recompute: Recompute | None = None
+    ) -> tuple[dict[str, Preview], ExpungeError | None]:
+        """Carry out erasure orders, or note that nothing is held; for the agent.
+
+        Their samples are found by the sealed names of all samples, once for all orders. An order
+        that cannot be carried out holds up no other.
+
+        Parameters
+        ----------
+        orders : sequence of (str, str, int)
+            The id of each, its subject, and when its deletion waits for more samples no longer, in
+            seconds since 1970.
+        recompute : callable or None, default None
+            Takes a list of sources and returns their features; for stores that keep none.
+
+        Returns
+        -------
+        dict of str to Preview
+            What is deleted for each order that was carried out; nothing for one whose answer is
+            pending.
+        ExpungeError or None
+            Why the first of the others was not.
+        """
+        pending = {
+            order for (order,) in self._database.rows("SELECT id FROM orders WHERE answered = 0")
+        }
+        done = {order: Preview() for order, _, _ in orders if order in pending}
+        fresh = [order for order in orders if order[0] not in pending]
+        if not fresh:
+            return done, None
+        try:
+            slots = self._samples.about({subject for _, subject, _ in fresh})
+        except StoreDamagedError as damaged:
+            return done, damaged
+        problem: ExpungeError | None = None
+        for order, subject, due in fresh:
+            try:
+                selected = self._samples.stored(slots[subject])
+                self._forget(selected, order=order, recompute=recompute, due=due)
+            except (
+                CommitmentError,
+                InputError,
+            ) as refused:  # a feature that cannot be computed again
+                problem = problem or refused
+            else:
+                done[order] = self._preview(selected)
+        return {order: done[order] for order, _, _ in orders if order in done}, problem
 
     @exclusive
     def leave(self, *, recompute: Recompute | None = None) -> Preview:
@@ -693,6 +752,7 @@ class ClientStore(ClientOverview):
     ) -> None:
         self._samples.drop_recent()
         with self._database.transaction() as changes:
+            self._samples.mend_subject_tags(selected)
             if self.gone:
                 gone = states.remove(changes, [sample.slot for sample in selected])
             else:

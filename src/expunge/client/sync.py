@@ -21,17 +21,15 @@ from dataclasses import dataclass, replace
 from expunge.client.backlog import Backlog
 from expunge.client.delivery import Delivery, Direct, PendingError, Retry
 from expunge.client.outbox import Composition
-from expunge.client.samples import Preview, Progress, Recompute, Selection
+from expunge.client.samples import Preview, Progress, Recompute
 from expunge.client.settings import checkpoint_text
 from expunge.client.store import ClientStore
 from expunge.client.trust import SyncAnswer, Trust, claims
 from expunge.crypto import canonical
 from expunge.errors import (
     CarrierError,
-    CommitmentError,
     EvidenceError,
     ExpungeError,
-    InputError,
     ProtocolError,
     RefusedError,
     SpecMismatchError,
@@ -708,30 +706,12 @@ class Agent:
     def _carry_out(
         self, answer: SyncAnswer
     ) -> tuple[tuple[tuple[str, Preview], ...], ExpungeError | None]:
-        """Erasure orders: forget, or note that nothing is held.
-
-        One that cannot be carried out does not hold up the others.
-        """
+        """Erasure orders: forget, or note that nothing is held."""
         self.store.drop_orders([order.order for order in answer.orders])
-        done: list[tuple[str, Preview]] = []
-        problem: ExpungeError | None = None
         now = int(self._wall_clock())
-        for order in answer.orders:
-            try:
-                preview = self.store.forget(
-                    Selection(subject=order.subject),
-                    order=order.order,
-                    recompute=self._recompute,
-                    due=order.due(now),
-                )
-            except (
-                CommitmentError,
-                InputError,
-            ) as refused:  # a feature that cannot be computed again
-                problem = problem or refused
-            else:
-                done.append((order.order, preview))
-        return tuple(done), problem
+        orders = [(order.order, order.subject, order.due(now)) for order in answer.orders]
+        done, problem = self.store.carry_out(orders, recompute=self._recompute)
+        return tuple(done.items()), problem
 
     def _answer_audits(self, answer: SyncAnswer) -> tuple[str, ...]:
         """Recompute the statistics from the store for each audit that the server asks for."""

@@ -34,7 +34,6 @@ import heapq
 import hmac
 import os
 import threading
-from binascii import crc32
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +43,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from expunge.errors import FormatError, ShreddedError, StoreError
-from expunge.frame import Format, pack, pieces
+from expunge.frame import Format, is_whole, mended, pack, pieces, with_crc
 from expunge.storage.files import remove, rename, sync_folder
 from expunge.storage.machine import machine_of
 
@@ -64,35 +63,10 @@ _NONCE_BYTES = 12
 _OVERHEAD = len(_SEALED_VERSION) + _TAG_BYTES + _NONCE_BYTES + 16
 
 
-def _checked(data: bytes) -> bytes:
-    """With a checksum behind it."""
-    return data + pack("I", crc32(data))
-
-
-def _is_whole(checked: bytes) -> bool:
-    return pack("I", crc32(checked[:-4])) == checked[-4:]
-
-
-def _mended(checked: bytes) -> bytes | None:
-    """What has a right checksum and differs by one bit at most; None if nothing does.
-
-    Of bytes as few as these, no two with right checksums differ by fewer than four bits: what is
-    found is what was written, unless two bits or more have flipped.
-    """
-    if _is_whole(checked):
-        return checked
-    for place in range(8 * len(checked)):
-        flipped = bytearray(checked)
-        flipped[place // 8] ^= 1 << place % 8
-        if _is_whole(bytes(flipped)):
-            return bytes(flipped)
-    return None
-
-
 def _key_in(slot: bytes) -> bytes | None:
     """The key in the bytes of a slot, as far as it can be told."""
-    mended = _mended(slot)
-    return None if mended is None else mended[:KEY_BYTES]
+    whole = mended(slot)
+    return None if whole is None else whole[:KEY_BYTES]
 
 
 def _place(slot: int) -> int:
@@ -195,16 +169,16 @@ class VaultFile:
     def _read_header(self, content: bytearray) -> tuple[int, int]:
         """Take the header in; where the slots begin and end."""
         header = bytes(content[: _FORMAT.size + 4])
-        mended = _mended(header)
-        if mended is None:
+        whole = mended(header)
+        if whole is None:
             self.version = header[len(_FORMAT.magic)] if len(header) > len(_FORMAT.magic) else 1
             fields, reader = (_FIRST_FORMAT if self.version == 1 else _FORMAT).open(content)
             if self.version != 1:
                 reader.take(4, "the checksum")
                 raise FormatError(f"its header is damaged; {_REMEDY}")
         else:
-            fields, _ = _FORMAT.open(mended)
-            self.damaged = mended != header
+            fields, _ = _FORMAT.open(whole)
+            self.damaged = whole != header
         self.identity, self.slots, self.changes = fields
         if self.version == 1:
             return _FIRST_START, _FIRST_START + self.slots * KEY_BYTES
@@ -217,7 +191,7 @@ class VaultFile:
                 f"the header of the vault {self.path} says that it has {self.slots} slots, and "
                 f"there are keys beyond: it is damaged; {_REMEDY}"
             )
-        slots = [_checked(key) if any(key) else _EMPTY for key in pieces(bytes(keys), KEY_BYTES)]
+        slots = [with_crc(key) if any(key) else _EMPTY for key in pieces(bytes(keys), KEY_BYTES)]
         sectors = (b"".join(some).ljust(SECTOR, b"\0") for some in _some(slots, SLOTS))
         self.slots = -(-self.slots // SLOTS) * SLOTS
         return bytearray(b"".join(sectors))
@@ -252,7 +226,7 @@ class VaultFile:
                 self._machine.sync(self._descriptor)
             for place, run in runs:
                 self._put(run, SECTOR + place)
-            self._put(_checked(_FORMAT.begin(self.identity, slots, changes)), 0)
+            self._put(with_crc(_FORMAT.begin(self.identity, slots, changes)), 0)
             self._machine.sync(self._descriptor)
         except OSError as problem:
             raise StoreError(
@@ -287,14 +261,14 @@ def _candidates(newest: Sequence[bytes], older: Sequence[bytes]) -> list[bytes]:
     A key goes before an empty slot: if nothing refers to it, it is cleared away. Older copies have
     a say where all others are damaged.
     """
-    whole = list(dict.fromkeys(filter(None, map(_mended, filter(any, newest)))))
+    whole = list(dict.fromkeys(filter(None, map(mended, filter(any, newest)))))
     if len(whole) == 1:
         return whole
     if whole:
         return [whole[0], *whole]
     if _EMPTY in newest:
         return [_EMPTY]
-    return [newest[0], *dict.fromkeys(filter(None, map(_mended, filter(any, older))))]
+    return [newest[0], *dict.fromkeys(filter(None, map(mended, filter(any, older))))]
 
 
 def _missing(path: Path, mirror: Path, problem: StoreError) -> str:
@@ -400,7 +374,7 @@ class Vault:
             older = [list(_slots_of(copy.body)) for copy in copies if copy not in newest]
             for slot, contents in enumerate(slots):
                 for copy, content in zip(newest, contents, strict=True):
-                    copy.file.damaged |= content != _EMPTY and not _is_whole(content)
+                    copy.file.damaged |= content != _EMPTY and not is_whole(content)
                 found, *others = _candidates(contents, [old[slot] for old in older])
                 body[_place(slot) : _place(slot) + SLOT_BYTES] = found
                 if others:
@@ -445,7 +419,7 @@ class Vault:
             grown = _size(max(missing, _GROWTH, have // 8)) // SECTOR * SLOTS if missing else 0
             fresh = pieces(self._machine.random(KEY_BYTES * len(slots)), KEY_BYTES)
             try:
-                self._write(have + grown, dict(zip(slots, map(_checked, fresh), strict=True)))
+                self._write(have + grown, dict(zip(slots, map(with_crc, fresh), strict=True)))
             except BaseException:
                 for slot in slots[: len(slots) - missing]:
                     heapq.heappush(self._free, slot)
@@ -566,16 +540,16 @@ class Vault:
                     f"slot {slot} is empty: its key has been destroyed, and what it sealed is gone"
                 )
             content = bytes(self._body[_place(slot) : _place(slot) + SLOT_BYTES])
-            mended = None if slot in self._doubtful else _mended(content)
-            if mended is None:
+            whole = None if slot in self._doubtful else mended(content)
+            if whole is None:
                 raise StoreError(
                     f"the key in slot {slot} of the vault {self._files[-1].path} is damaged, and "
                     "its mirrors do not tell what it was: what it sealed cannot be read. Put back "
                     "a whole copy of the vault that is as new as this one, if there is one"
                 )
-            if mended != content:
-                self._keep(slot, mended)
-            return mended[:KEY_BYTES]
+            if whole != content:
+                self._keep(slot, whole)
+            return whole[:KEY_BYTES]
 
     def _decide(self, slot: int, tag: bytes) -> None:
         """Which key a slot holds, if copies of the vault disagree: the one that something was
@@ -584,7 +558,7 @@ class Vault:
         with self._lock:
             for key in self._doubtful.get(slot, ()):
                 if hmac.compare_digest(tag, _key_tag(key)):
-                    self._keep(slot, _checked(key))
+                    self._keep(slot, with_crc(key))
                     del self._doubtful[slot]
                     return
 

@@ -1,9 +1,11 @@
-"""A lost server, restored from a backup or rebuilt from its clients.
+"""A lost server, restored from a backup or rebuilt from its clients; or one that has lost the end
+of its audit log, and goes on with what is left.
 
-Either way its ledger is empty at first, and every client is asked to send what it holds now: what
-was deleted since stays deleted. Without a backup a new federation is founded from the clients'
+In every case its ledger is empty at first, and every client is asked to send what it holds now:
+what was deleted since stays deleted. Without a backup a new federation is founded from the clients'
 spec, and each available client enrols its own key there under its own name. Then the new server is
-made one that was restored, by backing it up and restoring it in its own place.
+made one that was restored, by backing it up and restoring it in its own place; and so is a server
+whose loss is accepted.
 """
 
 from __future__ import annotations
@@ -19,21 +21,25 @@ from expunge.client import Agent, ClientStore, SyncResult
 from expunge.client.enrolment import rejoin
 from expunge.client.sync import patience, sync_all
 from expunge.crypto import SigningKey
-from expunge.errors import InputError, SpecMismatchError
+from expunge.errors import InputError, SpecMismatchError, StoreDamagedError, StoreError
 from expunge.evidence import Certificate, published_head
 from expunge.federation.founding import found_federation
 from expunge.federation.layout import LOCAL_NAMES, Layout
 from expunge.office import Office
 from expunge.ridge.spec import Spec
 from expunge.server import KEY, VAULT
-from expunge.server.backup import restore
+from expunge.server.backup import BACKUPS, restore, write_backup
 from expunge.server.http.tls import make_tls
+from expunge.server.log import AuditLog
+from expunge.server.storage.folder import ServerFolder
 from expunge.storage.files import (
     FolderLock,
     erase,
     make_folder,
+    remove,
     remove_tree,
     rename,
+    sync_folder,
     write_whole,
 )
 from expunge.storage.machine import machine_of
@@ -103,6 +109,63 @@ def _bring_tls(layout: Layout, authority: Path | None, hosts: Sequence[str]) -> 
         if file.is_file():
             write_whole(layout.tls / file.name, file.read_bytes())
     return False
+
+
+# -- from what is left -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A server that goes on with what was left of it: how many entries of its log are lost, None if
+    that is not known, and the clients that must send what they hold.
+    """
+
+    layout: Layout
+    lost: int | None
+    waiting: list[str]
+
+
+def accept_loss(directory: Path, *, timeout: float = 0.0) -> Accepted:
+    """Make a server that has lost the end of its audit log one that was restored from what is left:
+    no deletion that was receipted is undone, since every client sends what it holds now.
+
+    One that has lost nothing is refused. If this is interrupted, call it again. Waits for another
+    process at work on the folder up to `timeout` seconds.
+    """
+    is_interrupted = _interrupted(directory)
+    path = directory.absolute() if is_interrupted else Layout.at(directory).path
+    with _alone(path, timeout):
+        _recover(path)
+        layout = Layout.at(path)
+        with closing(
+            ServerFolder.open(layout.server, layout.mirrors, timeout=timeout, lossy=True)
+        ) as folder:
+            is_lost, lost = _loss(folder)
+            if not is_lost and not is_interrupted:
+                raise StoreError(
+                    f"nothing is lost in {layout.server}: the log has every entry that anybody "
+                    "was told of. Serve it as it is"
+                )
+            backup = f"left-{folder.machine.random(8).hex()}"
+            if is_lost:
+                write_backup(folder, backup)
+            waiting = [
+                actor.name for actor in folder.storage.actors.all() if actor.status == "must-rejoin"
+            ]
+        layout.write_keys(layout.signing_key(), layout.rotations())
+        if is_lost:
+            waiting = _restore_in_place(layout, backup)
+    return Accepted(layout, lost, waiting)
+
+
+def _loss(folder: ServerFolder) -> tuple[bool, int | None]:
+    """Whether a server has lost some of its log, and how many entries, if that is known."""
+    try:
+        folder.require_log()
+    except StoreDamagedError:
+        missing = folder.mark.number - AuditLog(folder.storage).size
+        return True, missing if missing > 0 else None
+    return False, None
 
 
 # -- from its clients ------------------------------------------------------------------------------
@@ -213,12 +276,12 @@ def _enrol(
         rejoin(store, token, carrier, str(layout.path))
 
 
-def _restore_in_place(layout: Layout, backup: str) -> None:
-    """Make the server one that was restored from its backup: every client is asked to send what it
-    holds.
+def _restore_in_place(layout: Layout, backup: str) -> list[str]:
+    """Make the server one that was restored from this backup, which is removed: every client is
+    asked to send what it holds. Returns their names. Other backups stay.
     """
     fresh, old = layout.path / _FRESH, layout.path / _OLD
-    restore(
+    waiting = restore(
         fresh,
         layout.server / "backups" / backup,
         SigningKey.from_pem((layout.server / KEY).read_bytes()),
@@ -227,7 +290,16 @@ def _restore_in_place(layout: Layout, backup: str) -> None:
     )
     rename(layout.server, old)
     rename(fresh, layout.server)
+    _keep_backups(old, layout.server)
+    remove(layout.server / BACKUPS / backup)
     _shred(old)
+    return waiting
+
+
+def _keep_backups(old: Path, server: Path) -> None:
+    if (old / BACKUPS).exists() and not (server / BACKUPS).exists():
+        rename(old / BACKUPS, server / BACKUPS)
+        sync_folder(server)
 
 
 def _interrupted(directory: Path) -> bool:
@@ -241,6 +313,7 @@ def _recover(directory: Path) -> None:
     if old.exists():
         if fresh.exists():
             rename(fresh, server)
+        _keep_backups(old, server)
         _shred(old)
     elif fresh.exists():
         _shred(fresh)

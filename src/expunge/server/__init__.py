@@ -7,4 +7,4 @@ __all__: list[str] = []
 __getattr__, __dir__ = lazy_names(__name__, {}, modules=("http", "state"))
 
 # The files of its folder, named here so that finding the folder loads nothing of the server.
-DATABASE, VAULT, KEY = "server.db", "server.vault", "server.key"
+DATABASE, VAULT, KEY, MARK = "server.db", "server.vault", "server.key", "server.mark"

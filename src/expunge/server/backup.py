@@ -28,10 +28,12 @@ from expunge.server.storage.tables import Actor, Erasure, ServerRecord
 from expunge.storage.files import make_folder, remove, rename, sync_folder, write_whole
 from expunge.storage.machine import machine_of
 
+BACKUPS = "backups"
+
 
 def write_backup(folder: ServerFolder, name: str) -> Path:
     """Back the store up to `backups/NAME` in the server's folder; a file there is replaced."""
-    backups = folder.path / "backups"
+    backups = folder.path / BACKUPS
     make_folder(backups)
     target, draft = backups / name, backups / f".{folder.machine.random(8).hex()}"
     try:

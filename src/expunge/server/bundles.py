@@ -84,7 +84,7 @@ def bundle(state: ServerState, orders: Orders, audits: Audits, order: str) -> En
 
 
 def _receipt(state: ServerState, client: str, sequence: int) -> Envelope | None:
-    record = state.storage.answers.get(client, sequence)
+    record = state.answer_of(client, sequence)
     return None if record is None else Envelope.from_bytes(record.answer, "receipt")
 
 

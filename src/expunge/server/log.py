@@ -36,7 +36,11 @@ class AuditLog:
     def checkpoint(self, federation: str, time: str) -> Checkpoint:
         """What the log is now."""
         size = self.size
-        return Checkpoint(federation, size, root(size, self), time)
+        return Checkpoint(federation, size, self.root(size), time)
+
+    def root(self, size: int) -> bytes:
+        """The root of the tree of a size that there is, or was on the way here."""
+        return root(size, self)
 
     def logged(self, index: int, size: int) -> Logged:
         """An entry with its proof in the tree of that size."""

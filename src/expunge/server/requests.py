@@ -207,7 +207,7 @@ class Requests:
         another request.
         """
         header = offer.request.header
-        record = self._state.storage.answers.get(offer.client, header.sequence)
+        record = self._state.answer_of(offer.client, header.sequence)
         if record is not None and record.request == offer.request.digest:
             offer.give(record.answer)
             return True

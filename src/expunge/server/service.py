@@ -305,7 +305,7 @@ class Service:
     def _command(self, data: bytes, envelope: Envelope, content: dict[str, Any]) -> bytes:
         state, name, sequence = self._state, content["actor"], content["sequence"]
         digest = hashlib.sha256(data).hexdigest()
-        record = state.storage.answers.get(name, sequence)
+        record = state.answer_of(name, sequence)
         if record is not None and record.request == digest:
             return record.answer
         actor = state.actor(name)
@@ -324,7 +324,7 @@ class Service:
         except RefusedError:
             raise
         except Exception as problem:
-            record = state.storage.answers.get(name, sequence)
+            record = state.answer_of(name, sequence)
             if record is not None:
                 return record.answer
             raise RefusedError(

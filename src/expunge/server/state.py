@@ -25,7 +25,7 @@ from expunge.ridge.spec import Spec
 from expunge.server.ledger import ServerLedger
 from expunge.server.log import AuditLog
 from expunge.server.storage.folder import ServerFolder
-from expunge.server.storage.tables import Actor, ServerRecord
+from expunge.server.storage.tables import Actor, AnswerRecord, ServerRecord
 from expunge.wire.schema import time_seconds, time_text
 
 __all__ = ["Settings"]
@@ -191,11 +191,15 @@ class ServerState:
 
     @contextmanager
     def changing(self) -> Iterator[int]:
-        """A transaction; the time it is stamped with."""
-        with self.lock, self.storage.transaction():
-            now = self.now()
-            self.storage.state.put(replace(self.record, time=now))
-            yield now
+        """A transaction; the time it is stamped with. What it has logged is marked before anybody
+        is told of it.
+        """
+        with self.lock:
+            with self.storage.transaction():
+                now = self.now()
+                self.storage.state.put(replace(self.record, time=now))
+                yield now
+            self.folder.mark_log()
 
     # -- the log -----------------------------------------------------------------------------------
 
@@ -336,6 +340,7 @@ class ServerState:
         """After anything unexpected: reload memory from the store."""
         self._sound = False
         self.storage.make_room()
+        self.folder.mark_log()
         self.folder.adopt_key()
         self.ledger.spec = self._recorded_spec()
         self.ledger.discard()
@@ -358,6 +363,14 @@ class ServerState:
         """If the reload failed, retry it first."""
         if not self._sound:
             self.recover()
+
+    def answer_of(self, actor: str, sequence: int) -> AnswerRecord | None:
+        """What was answered under a number; not before the log that it speaks of is marked."""
+        record = self.storage.answers.get(actor, sequence)
+        if record is not None:
+            with self.lock:
+                self.folder.mark_log()
+        return record
 
     # -- actors ------------------------------------------------------------------------------------
 

@@ -193,6 +193,18 @@ class Database:
             self._closed = True
             self._connection.close()
 
+    def abandon(self) -> None:
+        """Close, and leave the write-ahead log as it is: whoever closes a database last brings it
+        in and removes it, unless they may only read.
+        """
+        reader = machine_of(self.path).connect(_read_only(self.path), uri=True)
+        try:
+            with suppress(sqlite3.Error):
+                reader.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            self.close()
+        finally:
+            reader.close()
+
 
 class Snapshot(Database):
     """The database as it is at one moment, read beside the process that works on it.
@@ -282,12 +294,14 @@ def _roll_back(connection: Connection) -> None:
         connection.execute("ROLLBACK")
 
 
+def _read_only(path: Path) -> str:
+    return f"file:{quote(str(path))}?mode=ro"
+
+
 def _glimpse(path: Path) -> tuple[Connection, int]:
     """A connection that reads what is there now and sees no later change, and the version."""
     try:
-        connection = machine_of(path).connect(
-            f"file:{quote(str(path))}?mode=ro", uri=True, timeout=SNAPSHOT_PATIENCE
-        )
+        connection = machine_of(path).connect(_read_only(path), uri=True, timeout=SNAPSHOT_PATIENCE)
     except sqlite3.Error as problem:
         raise StoreError(f"the database {path} cannot be opened: {problem}") from problem
     try:

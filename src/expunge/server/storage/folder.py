@@ -5,6 +5,7 @@ server.db        SQLite: everything but what is large or secret
 sealed/          the ledger, each client's share of it, and large messages, sealed
 server.vault     the keys they are sealed under; may be mirrored to another disk
 server.key       the Ed25519 key that signs receipts (PEM); keep a copy in a safe
+server.mark      size and root of the audit log, as they were when anybody was last told of them
 lock             held by the process at work
 
 `Blobs`: sealed files, for what is too large for the database. A file is written whole and durable
@@ -19,8 +20,9 @@ from pathlib import Path
 
 from expunge.crypto import SigningKey
 from expunge.crypto.vault import Vault
-from expunge.errors import StoreError
-from expunge.server import DATABASE, KEY, VAULT
+from expunge.errors import StoreDamagedError, StoreError
+from expunge.server import DATABASE, KEY, MARK, VAULT
+from expunge.server.log import AuditLog
 from expunge.server.storage.sqlite import open_storage
 from expunge.server.storage.tables import Storage
 from expunge.storage.files import (
@@ -33,6 +35,7 @@ from expunge.storage.files import (
     write_whole,
 )
 from expunge.storage.machine import machine_of
+from expunge.storage.mark import HighWaterMark, Level
 from expunge.storage.sqlite import Hook, no_hook
 
 OpenStorage = Callable[[Path, Hook], Storage]
@@ -89,6 +92,10 @@ class Blobs:
 
 
 _NEXT_KEY = "server.key.next"
+_SCRUB = (
+    "Put it back from a backup; or have it made anew from what is there (expunge server scrub "
+    "--repair), if nothing can have been lost"
+)
 
 
 class ServerFolder:
@@ -111,6 +118,7 @@ class ServerFolder:
         self._stored = key.public.id  # of the key in its file
         self._lock = lock
         self._closed = False
+        self.mark = HighWaterMark(path / MARK, _SCRUB, hook)
         try:
             self.blobs = Blobs(path / "sealed", hook)
             self.storage = storage(path / DATABASE, hook)
@@ -148,8 +156,13 @@ class ServerFolder:
         hook: Hook = no_hook,
         timeout: float = 0.0,
         storage: OpenStorage = open_storage,
+        *,
+        lossy: bool = False,
     ) -> ServerFolder:
-        """The folder of a server that was created before."""
+        """The folder of a server that was created before.
+
+        One whose audit log is behind its mark is refused as it is, unless it may be `lossy`.
+        """
         if not (path / DATABASE).exists():
             raise StoreError(f"there is no server in {path}: make one with expunge init")
         lock = FolderLock(path, timeout)
@@ -167,11 +180,43 @@ class ServerFolder:
             lock.release()
             raise
         try:
-            folder.adopt_key()
+            if not lossy:
+                folder.require_log()
+                folder.mark_log()  # which a crash may have kept from being raised, or made
+                folder.adopt_key()
+        except StoreDamagedError:
+            folder.close(abandon=True)
+            raise
         except BaseException:
             folder.close()
             raise
         return folder
+
+    def require_log(self) -> None:
+        """StoreDamagedError unless the audit log has all that anybody was told of."""
+        mark, log = self.mark.read(), AuditLog(self.storage)
+        if mark is None or (log.size >= mark.number and log.root(mark.number) == mark.digest):
+            return
+        what = (
+            f"has {log.size} entries, and had {mark.number}: the rest is lost"
+            if log.size < mark.number
+            else f"is not the one whose first {mark.number} entries were told of before"
+        )
+        raise StoreDamagedError(
+            f"the audit log in {self.path / DATABASE} {what}, with changes that were receipted, "
+            f"deletions perhaps. Nothing is served, and no file was touched. If {DATABASE} and "
+            f"{DATABASE}-wal are whole elsewhere, as they were last, put both back. Otherwise "
+            "restore the server from a backup (expunge server restore), or accept what is left "
+            "here (expunge server accept-loss): then every client sends what it holds now, and "
+            "what was deleted stays deleted"
+        )
+
+    def mark_log(self) -> None:
+        """Somebody may be told of the log as it is now."""
+        log = AuditLog(self.storage)
+        size = log.size
+        if self.mark.number < size:
+            self.mark.raise_to(Level(size, log.root(size)))
 
     def prepare_key(self, key: SigningKey) -> None:
         """Write the key that is to sign next, before anything says so."""
@@ -200,10 +245,15 @@ class ServerFolder:
             )
         return key
 
-    def close(self) -> None:
-        """Close everything and let others in; once is enough, and twice does no harm."""
+    def close(self, *, abandon: bool = False) -> None:
+        """Close everything and let others in; once is enough, and twice does no harm. `abandon`
+        leaves the files of the store as they were found.
+        """
         if not self._closed:
             self._closed = True
-            self.storage.close()
+            if abandon:
+                self.storage.abandon()
+            else:
+                self.storage.close()
             self.vault.close()
             self._lock.release()

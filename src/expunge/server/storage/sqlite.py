@@ -538,6 +538,10 @@ class SqliteStorage(Storage):
         """Close; what was committed stays."""
         self.database.close()
 
+    def abandon(self) -> None:
+        """Close, and leave the write-ahead log as it is."""
+        self.database.abandon()
+
 
 def open_storage(path: Path, hook: Hook = no_hook) -> Storage:
     """The store that servers have."""

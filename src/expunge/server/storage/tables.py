@@ -576,3 +576,7 @@ class Storage(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close; what was committed stays."""
+
+    def abandon(self) -> None:
+        """Close, and leave every file as it was found, as far as that is possible."""
+        self.close()
