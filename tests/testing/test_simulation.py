@@ -22,7 +22,7 @@ from expunge.wire.carrier import Carrier
 from support import seeds
 from support.memory_storage import MemoryDisk
 
-FIXED = range(6)
+FIXED, MASKED = range(6), 4
 OF_SQLITE = ("back up", "restore the server")
 ELSEWHERE = """
 import sys
@@ -46,7 +46,7 @@ def test_every_law_holds_with_fixed_seeds(seed: int, tmp_path: Path) -> None:
 
 
 def test_every_law_holds_under_secure_aggregation(tmp_path: Path) -> None:
-    outcome = simulate(Scenario.drawn(1, masked=True), tmp_path / "disks")
+    outcome = simulate(Scenario.drawn(MASKED, masked=True), tmp_path / "disks")
     assert told(outcome) == ""
     assert outcome.coverage["receipts"] > 0
 

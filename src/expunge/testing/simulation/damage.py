@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import PurePath
 
+from expunge.errors import ExpungeError
 from expunge.testing.simulation.federation import SimulatedFederation
 from expunge.testing.simulation.parties import Party
 from expunge.testing.simulation.scenario import DamageKind
@@ -16,6 +17,7 @@ from expunge.testing.simulation.world import LawBrokenError
 _VAULTS = (".vault",)
 _LOGS = ("-wal",)
 _NEVER = {"lock"}  # it has nothing in it
+_WRITTEN = 0.8  # how often a bit flips where there is something
 
 
 def damage(federation: SimulatedFederation, kind: DamageKind) -> Party:
@@ -34,14 +36,17 @@ def damage(federation: SimulatedFederation, kind: DamageKind) -> Party:
     for other in federation.parties:
         other.problem = None
     if names:
-        name = chance.choice(names)
-        size = (party.path / name).stat().st_size
+        sizes = [(party.path / name).stat().st_size for name in names]
+        ((name, size),) = chance.choices(list(zip(names, sizes, strict=True)), sizes)
         if kind == "lost log":
             left = chance.choice((0, chance.randrange(size)))
             party.disk.truncate(name, left)
             what = f"{name} has {left} of {size} bytes left"
         else:
-            bit = chance.randrange(8 * size)
+            content = (party.path / name).read_bytes()
+            written = [place for place, byte in enumerate(content) if byte]
+            place = chance.choice(written) if chance.random() < _WRITTEN else chance.randrange(size)
+            bit = 8 * place + chance.randrange(8)
             party.disk.flip(name, bit)
             what = f"bit {bit} of {name} has flipped"
         federation.world.tell(party.name, what)
@@ -60,9 +65,11 @@ def tolerate(federation: SimulatedFederation, kind: DamageKind, check: Callable[
     """Check that the laws hold, unless the damage is told before it does harm."""
     try:
         check()
-    except LawBrokenError as broken:
+    except (LawBrokenError, ExpungeError) as problem:
         told = [party.problem for party in federation.parties if party.problem is not None]
-        if broken.law == "errors" or kind == "flipped bit in a vault" or not told:
+        told += [problem] if isinstance(problem, ExpungeError) else []
+        is_error = isinstance(problem, LawBrokenError) and problem.law == "errors"
+        if is_error or kind == "flipped bit in a vault" or not told:
             raise
         federation.world.tell("damage", f"told: {told[0]}")
         federation.world.count("damage: told")

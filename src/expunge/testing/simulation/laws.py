@@ -21,9 +21,10 @@ _DAY = 24 * 3600.0
 
 
 def settle(federation: SimulatedFederation) -> None:
-    """Once nothing fails any more, everything settles."""
+    """Once nothing fails any more, commands are carried out and everything settles."""
     for party in federation.parties:
         party.clock.ahead = 0.0
+    federation.office.require("fold", {})
     masked = federation.scenario.is_masked
     for turn in range(_MASKED_SYNCS if masked else _SYNCS):
         if _sync_all(federation):
@@ -53,7 +54,14 @@ def _sync_all(federation: SimulatedFederation) -> bool:
         adding = 0 if federation.scenario.spec.fewest_samples else status.adding
         settled &= not (adding or status.deleting or status.orders or result.waiting)
         federation.wait(1.0)
-    return settled
+    return settled and not _audits_under_way(federation)
+
+
+def _audits_under_way(federation: SimulatedFederation) -> bool:
+    shown = (
+        federation.office.ask("show-audit", {"audit": id_}) for id_ in federation.office.audits
+    )
+    return any(audit is not None and audit["result"] == "under way" for audit in shown)
 
 
 def compare_ledger(federation: SimulatedFederation) -> None:
@@ -107,6 +115,7 @@ def _compare_receipts(federation: SimulatedFederation, client: ClientParty) -> N
         try:
             receipt = Receipt.read(Envelope.from_bytes(data, "receipt"), chain)
         except ExpungeError as problem:
+            client.problem = problem
             raise LawBrokenError("receipts verify", f"{client.name}: {problem}") from problem
         index = receipt.logged.index
         if receipt.sequence in sequences or receipt.client != client.name:

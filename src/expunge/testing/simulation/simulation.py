@@ -15,8 +15,10 @@ from pathlib import Path
 from expunge.server.storage.folder import OpenStorage
 from expunge.server.storage.sqlite import open_storage
 from expunge.testing.simulation import damage, laws
+from expunge.testing.simulation.client import ClientParty
 from expunge.testing.simulation.database import draw_salts_from
 from expunge.testing.simulation.federation import SimulatedFederation
+from expunge.testing.simulation.parties import Party
 from expunge.testing.simulation.scenario import Scenario
 from expunge.testing.simulation.steps import Steps, order_about_anybody
 from expunge.testing.simulation.world import LawBrokenError, World
@@ -138,18 +140,22 @@ def _run(federation: SimulatedFederation, steps: Steps) -> None:
     world.begin(0)
     kind = federation.scenario.damage
     if kind:
-        damage.damage(federation, kind)
-        damage.tolerate(federation, kind, lambda: _settle(federation, is_damaged=True))
+        victim = damage.damage(federation, kind)
+        damage.tolerate(federation, kind, lambda: _settle(federation, victim))
     else:
-        _settle(federation, is_damaged=False)
+        _settle(federation, None)
 
 
-def _settle(federation: SimulatedFederation, *, is_damaged: bool) -> None:
-    """Nothing fails any more: what must hold then."""
+def _settle(federation: SimulatedFederation, victim: Party | None) -> None:
+    """Nothing fails any more: what must hold then. Of the damaged party somebody wants something
+    deleted.
+    """
     with federation.calm():
         federation.network.deliver_late()
-        if is_damaged:
-            order_about_anybody(federation)
+        if isinstance(victim, ClientParty):
+            order_about_anybody(federation, [victim])
+        elif victim is not None:
+            order_about_anybody(federation, federation.clients)
         laws.settle(federation)
         laws.compare_ledger(federation)
         laws.compare_evidence(federation)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from expunge.testing.simulation.client import ClientParty
 from expunge.testing.simulation.federation import SimulatedFederation
 from expunge.testing.simulation.machine import Trouble
@@ -116,7 +118,7 @@ def _command(federation: SimulatedFederation, kind: str) -> None:
     chance, office = federation.world.chance, federation.office
     _is_ready(federation, federation.server)
     if kind == "order":
-        order_about_anybody(federation)
+        order_about_anybody(federation, federation.clients)
     elif kind == "close an order" and office.orders:
         order = chance.choice(sorted(office.orders))
         if office.do("close-order", {"order": order}) is not None:
@@ -137,10 +139,10 @@ def _command(federation: SimulatedFederation, kind: str) -> None:
         office.do("amend", {"gamma": chance.choice((0.5, 1.0, 2.0)).hex()})
 
 
-def order_about_anybody(federation: SimulatedFederation) -> None:
-    """File an order about somebody of whom something is held, or about nobody."""
+def order_about_anybody(federation: SimulatedFederation, clients: Sequence[ClientParty]) -> None:
+    """File an order about somebody of whom these hold something, or about nobody."""
     chance, office = federation.world.chance, federation.office
-    held = (client.held.values() for client in federation.clients)
+    held = (client.held.values() for client in clients)
     subjects = sorted({sample.subject for samples in held for sample in samples})
     subject, days = chance.choice([*subjects, "nobody"]), chance.choice(_DAYS)
     federation.ordered.add(subject)
