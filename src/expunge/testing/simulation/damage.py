@@ -1,4 +1,4 @@
-"""Damage to the files of a party that was killed: a bit that flips, a write-ahead log that is lost.
+"""Damage to the files of a party that was stopped or killed: a bit that flips, a lost log.
 
 Law: damage is told by an error of ours, or does no harm; one bit in a vault does no harm at all.
 """
@@ -17,12 +17,18 @@ from expunge.testing.simulation.world import LawBrokenError
 _VAULTS = (".vault",)
 _LOGS = ("-wal",)
 _NEVER = {"lock"}  # it has nothing in it
+_STOPPED = 0.5  # how often everybody stops in good order before
 _WRITTEN = 0.8  # how often a bit flips where there is something
 
 
 def damage(federation: SimulatedFederation, kind: DamageKind) -> Party:
-    """Kill a party, and damage one of its files; who it was."""
+    """Stop or kill a party, and damage one of its files; who it was."""
     chance = federation.world.chance
+    if kind != "lost log" and chance.random() < _STOPPED:
+        for party in federation.parties:  # so that databases are whole without their logs
+            party.machine.mend()
+            if party.is_up:
+                party.attempt("stop", party.stop)
     candidates = [
         (party, name)
         for party in federation.parties

@@ -37,6 +37,7 @@ class SimulatedFederation:
         self.scenario = scenario
         self.world = world
         self.ordered: set[str] = set()  # about whom somebody has tried to file an order
+        self.gone: list[ClientParty] = []  # forgotten by the server
         self.saved: Saved | None = None  # the last backup, elsewhere
         self.known: tuple[dict[str, str], list[str]] = {}, []  # to it: orders and audits
         self._carrier = carrier
@@ -50,12 +51,16 @@ class SimulatedFederation:
         )
         self.network = Network(world, self.server, scenario.fates, meanwhile, is_calm=True)
         self.office = OfficeParty(world, "operator", world.path, self._line("operator"))
-        self.clients = [self._client(name) for name in scenario.names]
+        *honest, last = scenario.names
+        self.clients = [
+            *(self._client(name) for name in honest),
+            self._client(last, lies=scenario.has_liar),
+        ]
 
     def _line(self, name: str) -> Carrier:
         return self._carrier(self.network.carrier(name))
 
-    def _client(self, name: str) -> ClientParty:
+    def _client(self, name: str, *, lies: bool = False) -> ClientParty:
         return ClientParty(
             self.world,
             name,
@@ -63,11 +68,12 @@ class SimulatedFederation:
             self._line(name),
             self.ordered,
             mirrored=self.scenario.mirrored,
+            lies=lies,
         )
 
     @property
     def parties(self) -> list[Party]:
-        """Everybody."""
+        """Everybody who takes part."""
         return [self.server, self.office, *self.clients]
 
     def found(self) -> None:
@@ -86,7 +92,7 @@ class SimulatedFederation:
 
     def end(self) -> None:
         """Release everything."""
-        for party in self.parties:
+        for party in [*self.parties, *self.gone]:
             party.end()
 
     # -- time and calm -----------------------------------------------------------------------------
@@ -172,4 +178,12 @@ class SimulatedFederation:
         result = client.sync()
         if result is None and client.is_told_old:
             self.replace(client)
+        elif result is not None and result.status == "gone":
+            if not client.lies:
+                raise LawBrokenError(
+                    "only liars are named", f"{client.name} is gone, and is honest"
+                )
+            self.clients.remove(client)
+            self.gone.append(client)
+            self.world.count("a liar is gone")
         return result

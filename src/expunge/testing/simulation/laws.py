@@ -10,6 +10,7 @@ from expunge.evidence import Receipt
 from expunge.ridge.statistics import Statistics
 from expunge.solvers.certify import solve
 from expunge.testing.simulation.client import ClientParty, Sample
+from expunge.testing.simulation.disputes import judge_disputes
 from expunge.testing.simulation.federation import ERASE_WITHIN, SimulatedFederation
 from expunge.testing.simulation.parties import Party
 from expunge.testing.simulation.world import LawBrokenError
@@ -29,6 +30,8 @@ def settle(federation: SimulatedFederation) -> None:
     for turn in range(_MASKED_SYNCS if masked else _SYNCS):
         if _sync_all(federation):
             return
+        if federation.scenario.has_liar:
+            judge_disputes(federation)
         # What waits for more samples goes out after some days.
         federation.wait(10 * _DAY if masked and turn % 20 == 19 else _TURN)
     unsettled = "; ".join(
@@ -43,9 +46,9 @@ def _sync_all(federation: SimulatedFederation) -> bool:
     settled = True
     for client in list(federation.clients):
         result = federation.sync(client)
+        if client not in federation.clients:  # it is gone, or another one has taken its place
+            return False
         if result is None:
-            if client not in federation.clients:  # another one has taken its place
-                return False
             raise LawBrokenError(
                 "everything settles", f"{client.name} cannot sync: {client.problem}"
             )

@@ -4,12 +4,14 @@ follows from a seed.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal
 
 from expunge.ridge.spec import Aggregation, Spec
+from expunge.secagg.arbitration import Arbiter
 from expunge.testing.simulation.machine import TROUBLES, TroubleKind
 from expunge.testing.simulation.network import FATES, Fate
 
@@ -32,6 +34,7 @@ WEIGHTS: Mapping[str, int] = {
     "amend": 1,
     "back up": 2,
     "restore the server": 1,
+    "judge": 3,
     "copy a client": 2,
     "put an old copy back": 1,
     "wait": 8,
@@ -44,6 +47,10 @@ _ALWAYS = ("add", "forget", "sync", "wait")
 # A client that is an old copy has to be forgotten, which masked needs more clients than there are.
 _NEVER_MASKED = ("copy a client", "put an old copy back")
 _FEWEST_SAMPLES = 4
+_SET_ASIDE_AFTER = 3600  # seconds
+# Without an arbiter there is nothing to judge; and where there is, the server is not lost.
+_FOR_LIARS, _NOT_WITH_LIARS = ("judge",), ("back up", "restore the server")
+ARBITER = Arbiter(hashlib.sha512(b"the arbiter of simulations").digest())
 
 # What happens to a file of a party that is killed, once all steps have been taken.
 DamageKind = Literal["flipped bit", "flipped bit in a vault", "lost log"]
@@ -76,6 +83,8 @@ class Scenario:
         Whether the vaults have mirrors.
     damage : str
         What happens to a file at the end; empty for nothing.
+    has_liar : bool
+        Whether the last client lies in rounds of secure aggregation.
 
     Examples
     --------
@@ -97,6 +106,7 @@ class Scenario:
     trouble: float
     mirrored: bool = False
     damage: DamageKind | Literal[""] = ""
+    has_liar: bool = False
 
     @classmethod
     def drawn(cls, seed: int, *, steps: int = STEPS, masked: bool | None = None) -> Scenario:
@@ -123,18 +133,21 @@ class Scenario:
         optional = [kind for kind in WEIGHTS if kind not in _ALWAYS]
         left_out = set(chance.sample(optional, chance.randint(0, len(optional) // 2)))
         left_out |= set(_NEVER_MASKED) if is_masked else set()
+        has_liar = is_masked and chance.random() < 0.4
+        left_out |= set(_NOT_WITH_LIARS if has_liar else _FOR_LIARS)
         fates = chance.sample(FATES, chance.randint(0, len(FATES)))
         return cls(
             seed=seed,
             steps=range(1, steps + 1),
-            clients=chance.randint(1, 3) + (3 if is_masked else 0),
-            spec=_masked_spec(chance) if is_masked else _plain_spec(),
+            clients=chance.randint(1, 3) + 3 * is_masked + has_liar,
+            spec=_masked_spec(chance, has_liar=has_liar) if is_masked else _plain_spec(),
             weights={kind: weight for kind, weight in WEIGHTS.items() if kind not in left_out},
             fates={fate: chance.choice((0.01, 0.05, 0.15)) for fate in fates},
             troubles=chance.sample(TROUBLES, chance.randint(0, len(TROUBLES))),
             trouble=chance.choice((0.02, 0.1, 0.3)),
             mirrored=chance.random() < 0.3,
-            damage=chance.choice(DAMAGES) if chance.random() < 0.3 else "",
+            damage=chance.choice(DAMAGES) if chance.random() < 0.3 and not has_liar else "",
+            has_liar=has_liar,
         )
 
     @property
@@ -167,9 +180,11 @@ def _plain_spec() -> Spec:
     return Spec(dim=4, labels=("no", "yes"), gamma=1.0, messages=("rows", "gram"))
 
 
-def _masked_spec(chance: Random) -> Spec:
+def _masked_spec(chance: Random, *, has_liar: bool) -> Spec:
     """With rounds whenever somebody has something to change, or on a schedule; some batched."""
     rules = chance.choice((Aggregation(fewest=3), Aggregation(fewest=3, every=120, window=40)))
+    if has_liar:
+        rules = replace(rules, arbiter=ARBITER.public, set_aside_after=_SET_ASIDE_AFTER)
     return Spec(
         dim=4,
         labels=("no", "yes"),

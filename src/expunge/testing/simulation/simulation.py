@@ -8,6 +8,7 @@ import shutil
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from expunge.testing.simulation import damage, laws
 from expunge.testing.simulation.client import ClientParty
 from expunge.testing.simulation.database import draw_salts_from
 from expunge.testing.simulation.federation import SimulatedFederation
+from expunge.testing.simulation.liar import lying
 from expunge.testing.simulation.parties import Party
 from expunge.testing.simulation.scenario import Scenario
 from expunge.testing.simulation.steps import Steps, order_about_anybody
@@ -108,7 +110,8 @@ def simulate(
     draw_salts_from(partial(_salt, federation))
     broken = None
     try:
-        _run(federation, steps)
+        with lying(scenario.names[-1], world) if scenario.has_liar else nullcontext():
+            _run(federation, steps)
     except LawBrokenError as problem:
         broken = problem
         world.tell("law", str(problem))

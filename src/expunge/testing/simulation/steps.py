@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from expunge.testing.simulation.client import ClientParty
+from expunge.testing.simulation.disputes import judge_disputes
 from expunge.testing.simulation.federation import SimulatedFederation
 from expunge.testing.simulation.machine import Trouble
 from expunge.testing.simulation.parties import Party
@@ -131,6 +132,8 @@ def _command(federation: SimulatedFederation, kind: str) -> None:
         office.do("fold", {})
     elif kind == "rotate the key":
         office.do("rotate-key", {})
+    elif kind == "judge":
+        judge_disputes(federation)
     elif kind == "back up":
         name = f"backup-{federation.world.step}"
         if office.do("backup", {"name": name}) is not None:
