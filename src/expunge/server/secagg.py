@@ -164,6 +164,7 @@ class _MaskedRound:
     members: dict[str, Member] = field(default_factory=dict)  # by client; those that have joined
     answer_by: float = math.inf  # until then complaints are answered, once there is one
     left_out: dict[str, str] = field(default_factory=dict)  # by client that had joined; why
+    silent: frozenset[str] = frozenset()  # in any of its phases, until its time was up
 
 
 @dataclass(frozen=True)
@@ -339,7 +340,8 @@ class SecureAggregation:
             if current.collector.phase == "masking" and self._clock() >= current.answer_by:
                 current.collector.end_complaints()
                 is_late = True  # for answers
-            silent = current.collector.silent if is_late else frozenset[str]()
+            if is_late:
+                current.silent |= current.collector.silent
             try:
                 self._exclude_absent(current)
                 if current.collector.phase in _UNREVEALED:
@@ -358,7 +360,7 @@ class SecureAggregation:
                 if current.collector.phase == "done":
                     self._conclude(current)
             except (Aborted, RefusedError) as problem:
-                silent |= self._out_of_step(current)
+                silent = current.silent | self._out_of_step(current)
                 self._fail(current, problem.reason)
                 culprit = {problem.culprit} - {""} if isinstance(problem, Aborted) else set[str]()
                 self._culprits |= culprit
