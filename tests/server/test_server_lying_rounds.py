@@ -545,3 +545,26 @@ def test_an_order_waits_for_a_client_that_is_barred() -> None:
             circle.wait(PHASE)
         assert shown()["state"] == "complete"
         assert len(circle.entries("forgotten")) == 1
+
+
+def test_who_asks_for_an_audit_hears_which_client_must_be_forgotten_first() -> None:
+    with circle_of(5) as circle:
+        circle.everybody_adds()
+        with lying(circle, {"c4": negative}):
+            until_disputed(circle)
+        dispute = dispute_of(circle)
+        judged(circle, dispute, examine(dispute, ARBITER))
+        honest = [name for name in circle.names if name != "c4"]
+        circle.go(*honest)
+        circle.federation.operator.command("audit")
+        told = circle.pass_round(*honest)
+        reason = (
+            "an audit waits until the operator has forgotten c4: what a barred client holds is in "
+            "the ledger, and it is in no sum"
+        )
+        assert {one.waiting for one in told.values()} == {reason}
+        circle.forget_client("c4")
+        for _ in range(4):
+            circle.go(*honest, passes=10)
+            circle.wait(PHASE)
+        assert [entry["result"] for entry in circle.entries("audited")] == ["equal"]
