@@ -408,6 +408,32 @@ def test_a_row_that_waits_has_time_to_meet() -> None:
         assert set(circle.collector.clients) == {first, *row}
 
 
+def test_what_is_left_of_a_sum_in_dispute_has_time_to_meet() -> None:
+    """Its liar has been forgotten by the operator, without a verdict."""
+    with a_false_sum() as circle:
+        first, *row = sorted({name for name, _ in row_of(circle, "c2")} - {"c2"})
+        others = [name for name in circle.names if name not in (first, *row, "c2")]
+        with lying(circle, {"c2": negative}):
+            circle.go(passes=30)
+        assert len(circle.entries("voided")) == 2
+        circle.forget_client("c2")
+        circle.everybody_adds(*others)
+        circle.pass_round(*others)
+        circle.wait(PHASE)  # the rebuild gives way
+        circle.go(*others, passes=12)  # it is their turn
+        circle.everybody_adds(*others)
+        for name in (*others, first):
+            circle.sync(name)
+        assert circle.phase == "joining"
+        circle.wait(GATHER)
+        for name in row:
+            circle.sync(name)
+        circle.wait(GATHER)
+        circle.sync(first)
+        assert circle.collector is not None
+        assert set(circle.collector.clients) == {first, *row}
+
+
 def test_a_row_that_waits_holds_up_nobody_for_longer_than_a_phase() -> None:
     with a_false_sum() as circle:
         first, *row = sorted(name for name, _ in row_of(circle, "c2"))

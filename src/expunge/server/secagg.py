@@ -426,12 +426,8 @@ class SecureAggregation:
             return gathered
         joined = {(member.client, member.sequence) for member in current.members.values()}
         disputed = self._conclusions.disputes.disputed()
-        rests = [
-            remaining(attempt.parts, self._gone)
-            for attempt in self._conclusions.attempted()
-            if attempt.parts not in disputed
-        ]
-        is_met = any(rest & joined and not rest <= joined for rest in rests)
+        rests = [remaining(one.parts, self._gone) for one in self._conclusions.attempted()]
+        is_met = any(rest & joined and not rest <= joined for rest in rests if rest not in disputed)
         return max(gathered, current.deadline) if is_met else gathered
 
     def _left_to_join(self, current: _MaskedRound) -> float | None:
