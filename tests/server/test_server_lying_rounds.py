@@ -589,6 +589,13 @@ def test_who_asks_for_an_audit_hears_which_client_must_be_forgotten_first() -> N
             "the ledger, and it is in no sum"
         )
         assert {one.waiting for one in told.values()} == {reason}
+        circle.add("c0")
+        assert "it waits for 2 more clients" in circle.sync("c0").waiting
+        circle.restart_server()  # what is pending waits for something else
+        assert circle.sync("c0").waiting == (
+            "the server does not know this round, because it was started anew. Nothing was "
+            f"changed: the next sync goes on; {reason}"
+        )
         circle.forget_client("c4")
         for _ in range(4):
             circle.go(*honest, passes=10)
