@@ -189,6 +189,17 @@ def test_who_seals_bad_parcels_and_does_not_answer_is_excluded_alone(liar: str) 
         circle.check()
 
 
+def test_others_hear_whose_shares_they_cannot_use() -> None:
+    """In a round of few, nobody can go on without the dealer, and the operator must know it."""
+    with circle_of(4) as circle, bad_parcels("c3"):
+        circle.everybody_adds()
+        said = set[str]()
+        for _ in range(20):
+            said |= {circle.sync(name).waiting for name in circle.names}
+            circle.wait(PHASE / 4)
+        assert any("c3 answered no complaint about its shares" in one for one in said)
+
+
 def test_who_complains_of_good_parcels_is_excluded_alone() -> None:
     """Those of whom it complains answer, and it does not go on with what they show."""
     with circle_of(4) as circle:
