@@ -13,7 +13,11 @@ import pytest
 
 from expunge import kinds
 from expunge.client import Agent, SyncResult
+from expunge.client.delivery import PendingError
+from expunge.client.outbox import Composition
+from expunge.client.secagg import Masked
 from expunge.errors import CarrierError, EvidenceError, RefusedError
+from expunge.evidence import Receipt
 from expunge.wire import payloads
 from support.masked_round import GATHER, Circle, drawn
 
@@ -185,6 +189,35 @@ def test_an_agent_that_hears_late_that_a_round_is_over_puts_nothing_of_the_next_
     assert [one["deleted"] for one in circle.entries("aggregated")] == [0, 1]
     circle.offered["c0", 2] = dict(circle.held["c0"])
     circle.pass_round()
+    circle.check_whole()
+
+
+@pytest.mark.parametrize("phase", ["joining", "masking", "agreeing", "revealing"])
+def test_an_agent_that_brings_what_has_been_settled_takes_part_in_nothing_and_ends_nothing(
+    circle: Circle, phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the client would never learn that what it has masked since was applied."""
+    late: list[tuple[Masked, Composition]] = []
+    deliver = Masked.deliver
+
+    def delivered(self: Masked, composition: Composition) -> Receipt:
+        if composition.sequence == 1:
+            late[:] = [(self, composition)]
+        return deliver(self, composition)
+
+    circle.everybody_adds("c1", "c2", "c3", "c0")
+    with monkeypatch.context() as patch:
+        patch.setattr(Masked, "deliver", delivered)
+        circle.go("c1", "c2", "c3", "c0")
+    circle.everybody_adds()
+    circle.until(phase)
+    circle.sync("c0")
+    agent, composition = late[0]
+    assert circle.stores["c0"].participation.read() is not None
+    with pytest.raises(PendingError):
+        deliver(agent, composition)
+    assert circle.stores["c0"].participation.read() is not None
+    circle.go()
     circle.check_whole()
 
 

@@ -408,6 +408,32 @@ def test_a_row_that_waits_has_time_to_meet() -> None:
         assert set(circle.collector.clients) == {first, *row}
 
 
+def test_what_is_left_of_a_sum_in_dispute_has_time_to_meet() -> None:
+    """Its liar has been forgotten by the operator, without a verdict."""
+    with a_false_sum() as circle:
+        first, *row = sorted({name for name, _ in row_of(circle, "c2")} - {"c2"})
+        others = [name for name in circle.names if name not in (first, *row, "c2")]
+        with lying(circle, {"c2": negative}):
+            circle.go(passes=30)
+        assert len(circle.entries("voided")) == 2
+        circle.forget_client("c2")
+        circle.everybody_adds(*others)
+        circle.pass_round(*others)
+        circle.wait(PHASE)  # the rebuild gives way
+        circle.go(*others, passes=12)  # it is their turn
+        circle.everybody_adds(*others)
+        for name in (*others, first):
+            circle.sync(name)
+        assert circle.phase == "joining"
+        circle.wait(GATHER)
+        for name in row:
+            circle.sync(name)
+        circle.wait(GATHER)
+        circle.sync(first)
+        assert circle.collector is not None
+        assert set(circle.collector.clients) == {first, *row}
+
+
 def test_a_row_that_waits_holds_up_nobody_for_longer_than_a_phase() -> None:
     with a_false_sum() as circle:
         first, *row = sorted(name for name, _ in row_of(circle, "c2"))
@@ -545,3 +571,33 @@ def test_an_order_waits_for_a_client_that_is_barred() -> None:
             circle.wait(PHASE)
         assert shown()["state"] == "complete"
         assert len(circle.entries("forgotten")) == 1
+
+
+def test_who_asks_for_an_audit_hears_which_client_must_be_forgotten_first() -> None:
+    with circle_of(5) as circle:
+        circle.everybody_adds()
+        with lying(circle, {"c4": negative}):
+            until_disputed(circle)
+        dispute = dispute_of(circle)
+        judged(circle, dispute, examine(dispute, ARBITER))
+        honest = [name for name in circle.names if name != "c4"]
+        circle.go(*honest)
+        circle.federation.operator.command("audit")
+        told = circle.pass_round(*honest)
+        reason = (
+            "an audit waits until the operator has forgotten c4: what a barred client holds is in "
+            "the ledger, and it is in no sum"
+        )
+        assert {one.waiting for one in told.values()} == {reason}
+        circle.add("c0")
+        assert "it waits for 2 more clients" in circle.sync("c0").waiting
+        circle.restart_server()  # what is pending waits for something else
+        assert circle.sync("c0").waiting == (
+            "the server does not know this round, because it was started anew. Nothing was "
+            f"changed: the next sync goes on; {reason}"
+        )
+        circle.forget_client("c4")
+        for _ in range(4):
+            circle.go(*honest, passes=10)
+            circle.wait(PHASE)
+        assert [entry["result"] for entry in circle.entries("audited")] == ["equal"]

@@ -16,6 +16,7 @@ from expunge.evidence import read_bundle, render_bundle, verify
 from expunge.server.backup import restore
 from expunge.wire.request import Header, write
 from expunge.wire.schema import UNDISCLOSED
+from server.test_server_disputes import lying, negative
 from support.client_files import files_of
 from support.evidence import altered
 from support.masked_round import GATHER, PHASE, Circle, drawn
@@ -315,6 +316,30 @@ def test_two_restores_of_one_backup_in_one_second_are_two(circle: Circle) -> Non
         for name in circle.names:
             circle.sync(name, accept_restored=True)
         circle.wait(GATHER)
+    circle.check_whole()
+
+
+def test_after_a_restore_a_liar_can_be_forgotten_before_the_others_are_back(
+    circle: Circle,
+) -> None:
+    """The ledger has nothing of it, so nobody has to add up anything; and they wait for that."""
+    circle.everybody_adds()
+    circle.go()
+    circle.federation.operator.command("backup", name="first")
+    restored(circle, "first")
+    with lying(circle, {"c3": negative}):
+        for _ in range(6):
+            for name in circle.names:
+                circle.sync(name, accept_restored=True)
+            circle.wait(GATHER)
+    assert len(circle.entries("voided")) == 1
+    circle.forget_client("c3")
+    assert [(entry["client"], entry["count"]) for entry in circle.entries("forgotten")] == [
+        ("c3", 0)
+    ]
+    circle.go(passes=20)
+    circle.check_whole()
+    circle.federation.reopen()
     circle.check_whole()
 
 

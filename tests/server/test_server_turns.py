@@ -7,9 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from expunge.client.round_policy import UnsafeRoundError
 from expunge.errors import RefusedError
 from expunge.exact import wide
 from expunge.secagg import Participant
@@ -187,6 +189,17 @@ def test_who_seals_bad_parcels_and_does_not_answer_is_excluded_alone(liar: str) 
         circle.check()
 
 
+def test_others_hear_whose_shares_they_cannot_use() -> None:
+    """In a round of few, nobody can go on without the dealer, and the operator must know it."""
+    with circle_of(4) as circle, bad_parcels("c3"):
+        circle.everybody_adds()
+        said = set[str]()
+        for _ in range(20):
+            said |= {circle.sync(name).waiting for name in circle.names}
+            circle.wait(PHASE / 4)
+        assert any("c3 answered no complaint about its shares" in one for one in said)
+
+
 def test_who_complains_of_good_parcels_is_excluded_alone() -> None:
     """Those of whom it complains answer, and it does not go on with what they show."""
     with circle_of(4) as circle:
@@ -214,6 +227,53 @@ def test_who_seals_bad_parcels_and_answers_spoils_nothing(of_all: bool) -> None:
         circle.go(passes=20)
         assert [one["client"] for one in aggregated(circle)[-1]["clients"]] == circle.names
         circle.check_whole()
+
+
+def waits_too_long(circle: Circle) -> None:
+    """All have been asked for a sum, and c0 has been away since."""
+    circle.everybody_adds()
+    circle.until("revealing")
+    circle.restart_server()
+    circle.time_is_up(*circle.names[1:], times=2)
+
+
+@pytest.mark.parametrize("silent", [4, 5, 6])
+def test_those_that_leave_a_round_are_excluded_unless_most_do(silent: int) -> None:
+    """The way to the server is cut for the time of a phase."""
+    with circle_of(9) as circle:
+        waits_too_long(circle)
+        circle.until("agreeing")
+        collector = circle.collector
+        assert collector is not None
+        for name in sorted(collector.silent)[silent:]:
+            circle.sync(name)
+        assert len(collector.silent) == silent
+        circle.wait(PHASE)
+        circle.sync("c0")
+        assert bool(circle.entries("excluded")) == (silent == 4)
+        circle.go(passes=20)
+        circle.check_whole()
+
+
+@pytest.mark.parametrize("answer", ["on_roster", "on_deliveries"])
+def test_who_joins_and_is_silent_in_any_phase_is_excluded(
+    answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true = getattr(Participant, answer)
+
+    def silent(self: Participant, *told: Any) -> bytes:
+        if self.name == "c0":
+            raise UnsafeRoundError("it says nothing")
+        return bytes(true(self, *told))
+
+    with circle_of(6) as circle:
+        waits_too_long(circle)
+        monkeypatch.setattr(Participant, answer, silent)
+        for _ in range(20):
+            circle.pass_round()
+            circle.wait(PHASE / 6)
+        assert [entry["excluded"] for entry in circle.entries("excluded")] == [["c0"]]
+        assert not any(circle.stores[name].status().adding for name in circle.names[1:])
 
 
 def test_liars_one_after_another_keep_nobody_out() -> None:

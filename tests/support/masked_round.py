@@ -39,12 +39,12 @@ Held = dict[str, tuple[np.ndarray, int]]  # by id: feature and label
 class Timed(Federation):
     """A federation whose rounds go by a clock that stands still until it is moved."""
 
+    seconds: Clock
+
     def __init__(self, path: Path, spec: Spec, **options: Any) -> None:
-        seconds = options.pop("seconds", None) or Clock(1000.0)
-        settings = options.pop("settings", None) or Settings(
-            gather_for=GATHER, phase_for=PHASE, erase_within=3600
-        )
-        super().__init__(path, spec, settings=settings, seconds=seconds, **options)
+        settings = Settings(gather_for=GATHER, phase_for=PHASE, erase_within=3600)
+        usual = {"seconds": Clock(1000.0), "settings": settings}
+        super().__init__(path, spec, **(usual | options))
 
     def copied(self) -> Timed:
         other = super().copied()

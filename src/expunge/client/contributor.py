@@ -385,8 +385,11 @@ class Contributor:
 
         This client stays out of the round until it is over, or joins the next one.
         """
-        if participant.phase == "joined" and refusal.code not in refusals.PASSING:
-            self._store.participation.drop()
+        if refusal.code not in refusals.PASSING:
+            with self._outbox.turn:  # another agent on this store may have gone further
+                newest = self._participant()
+                if newest is not None and newest.phase == "joined":
+                    self._drop(participant)
         # The round has a join of this client from before it started over, and takes no other.
         is_second_join = refusal.details.get("kind") == "join"
         if refusal.code not in refusals.LATE and not is_second_join:
@@ -401,14 +404,20 @@ class Contributor:
         return Participant.from_bytes(data, self._store.key, self._policy.rules)
 
     def _resumed(self, purpose: Purpose, sequence: int) -> Participant | None:
-        """The round that this client is in; a round whose request is gone is finished."""
+        """The round that this client is in; a round whose request is gone is finished.
+
+        Not one that another agent on this store has joined with a later request meanwhile: this one
+        is then settled, or put back.
+        """
         with self._outbox.turn:
             participant = self._participant()
             if participant is None or participant.opening.purpose == purpose != "change":
                 return participant
             if (participant.opening.purpose, participant.sequence) == (purpose, sequence):
                 return participant
-            self._store.participation.drop()
+            composed = self._outbox.composed()
+            if composed is None or composed.sequence != participant.sequence:
+                self._store.participation.drop()
             return None
 
     def _reason_to_wait(self, opening: Opening, purpose: Purpose) -> str | None:
@@ -545,7 +554,9 @@ class Contributor:
         store, is_change = self._store, participant.opening.purpose == "change"
         if not is_change or state.receipt is None:
             with self._outbox.turn:
-                if is_change:
+                newest_state = self._participant()
+                is_newest = newest_state is None or newest_state.opening == participant.opening
+                if is_change and is_newest:  # or another agent has taken it to another round
                     self._outbox.doubt(
                         participant.sequence, False
                     )  # it has not taken effect, and no longer can

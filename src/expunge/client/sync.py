@@ -718,7 +718,8 @@ class Agent:
         try:
             return self._delivery.answer_audits(answer, self._statistics, self._send)
         except PendingError as pending:
-            self._waiting = str(pending)
+            # What is pending may wait for something else.
+            self._waiting = "; ".join(filter(None, (self._waiting, str(pending))))
             return ()
 
     def _fetch_head(self) -> tuple[str, bool]:

@@ -694,8 +694,10 @@ class Collector:
     def _require_enough(self, names: frozenset[str], what: str) -> None:
         fewest, clients = self._known().plan.survivors, self.clients
         if len(names) < fewest:
+            owing = frozenset[str]().union(*self.unanswered.values())
+            blamed = f"; {listed(owing)} answered no complaint about its shares" if owing else ""
             raise Aborted(
                 f"{len(names)} of {len(clients)} clients {what}, but the rules ask for {fewest} "
-                f"({listed(frozenset(clients) - names)} dropped out). Nothing was learnt or "
-                "applied; open another round"
+                f"({listed(frozenset(clients) - names)} dropped out{blamed}). Nothing was learnt "
+                "or applied; open another round"
             )

@@ -275,7 +275,9 @@ class Commands:
         actor = state.actor(name, "client")
         if actor.status == "gone":
             raise RefusedError("gone", f"{name} is gone already")
-        if state.spec.aggregation is not None and actor.sequence:
+        # Of a client that must rejoin, the ledger has nothing.
+        is_counted = actor.sequence > 0 and actor.status != "must-rejoin"
+        if state.spec.aggregation is not None and is_counted:
             return self._await_rebuild(name, state.spec.aggregation.fewest)
         before, live = state.record.ledger_digest, state.basis().live
         count = state.ledger.delete_client(name)

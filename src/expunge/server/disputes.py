@@ -465,11 +465,15 @@ class Disputes:
                 state.storage.actors.put(changed)
 
     def exclude_silent(self, silent: Set[Part]) -> None:
-        """Go on without those that came to repeat a sum, and then left its round again."""
+        """Go on without those that came to repeat a sum, and then left its round again; unless most
+        have: then it was not they that spoilt the round.
+        """
         with self._state.lock:
+            gone = frozenset(self._state.clients("gone", "barred"))
             for waiting in self._overdue():
-                if not waiting.disputed:
-                    self._exclude(waiting, {client for client, _ in waiting.parts & silent})
+                left_again, all_parts = waiting.parts & silent, remaining(waiting.parts, gone)
+                if not waiting.disputed and 2 * len(left_again) <= len(all_parts):
+                    self._exclude(waiting, {client for client, _ in left_again})
 
     def _overdue(self) -> list[Waiting]:
         """What has waited for longer than the rules allow, and for which some of its clients have

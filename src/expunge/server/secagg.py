@@ -31,7 +31,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import RLock
-from typing import Any
+from typing import Any, Literal
 
 from expunge.crypto import canonical
 from expunge.errors import ExpungeError, RefusedError, StoreError
@@ -164,6 +164,7 @@ class _MaskedRound:
     members: dict[str, Member] = field(default_factory=dict)  # by client; those that have joined
     answer_by: float = math.inf  # until then complaints are answered, once there is one
     left_out: dict[str, str] = field(default_factory=dict)  # by client that had joined; why
+    silent: frozenset[str] = frozenset()  # in any of its phases, until its time was up
 
 
 @dataclass(frozen=True)
@@ -339,7 +340,8 @@ class SecureAggregation:
             if current.collector.phase == "masking" and self._clock() >= current.answer_by:
                 current.collector.end_complaints()
                 is_late = True  # for answers
-            silent = current.collector.silent if is_late else frozenset[str]()
+            if is_late:
+                current.silent |= current.collector.silent
             try:
                 self._exclude_absent(current)
                 if current.collector.phase in _UNREVEALED:
@@ -358,7 +360,7 @@ class SecureAggregation:
                 if current.collector.phase == "done":
                     self._conclude(current)
             except (Aborted, RefusedError) as problem:
-                silent |= self._out_of_step(current)
+                silent = current.silent | self._out_of_step(current)
                 self._fail(current, problem.reason)
                 culprit = {problem.culprit} - {""} if isinstance(problem, Aborted) else set[str]()
                 self._culprits |= culprit
@@ -424,12 +426,8 @@ class SecureAggregation:
             return gathered
         joined = {(member.client, member.sequence) for member in current.members.values()}
         disputed = self._conclusions.disputes.disputed()
-        rests = [
-            remaining(attempt.parts, self._gone)
-            for attempt in self._conclusions.attempted()
-            if attempt.parts not in disputed
-        ]
-        is_met = any(rest & joined and not rest <= joined for rest in rests)
+        rests = [remaining(one.parts, self._gone) for one in self._conclusions.attempted()]
+        is_met = any(rest & joined and not rest <= joined for rest in rests if rest not in disputed)
         return max(gathered, current.deadline) if is_met else gathered
 
     def _left_to_join(self, current: _MaskedRound) -> float | None:
@@ -865,14 +863,38 @@ class SecureAggregation:
             return f"{turn.client} takes part in no round: the server's log says why"
         if self._purpose() != "change":
             return None
+        has_nothing = turn.sequence == actor.sequence
         if (schedule := self._schedule) is not None:
-            return None if self._window() is not None else schedule.next_round(self._now())
-        if turn.sequence == actor.sequence:
-            return ""
+            if self._window() is not None:
+                return None
+            return (has_nothing and self._hindrance()) or schedule.next_round(self._now())
+        if has_nothing:
+            return self._hindrance()
         is_reset = turn.client in self._rejoining
         member = Member(turn.client, turn.sequence, turn.digest, is_reset)
         self._conclusions.require_member(member, "change")  # as its join would have to be
         return None
+
+    def _hindrance(self) -> str:
+        """Why no round of all clients begins although one is wanted; empty if none is."""
+        wanted, state = self._wanted_of_all(), self._state
+        if wanted is None:
+            return ""
+        few, active = self._rules.fewest, len(state.clients("active"))
+        if barred := state.clients("barred"):
+            return (
+                f"{_a(wanted)} waits until the operator has forgotten {_named(barred)}: what a "
+                "barred client holds is in the ledger, and it is in no sum"
+            )
+        if active < few:
+            return f"{_a(wanted)} waits for {few} active clients, and there are {active}"
+        return f"{_a(wanted)} came to nothing, and changes come first for a while: sync again later"
+
+    def _wanted_of_all(self) -> Literal["rebuild", "audit"] | None:
+        """Which round of all clients is wanted, whether it can take place now or not."""
+        if self._state.storage.rounds.rebuilds():
+            return "rebuild"
+        return "audit" if self._state.storage.audits.running() else None
 
     def _purpose(self) -> Purpose:
         """What the next round is for: in a window, changes come first."""
@@ -891,9 +913,7 @@ class SecureAggregation:
             or state.clients("barred")  # whose samples are in the ledger, and who adds up nothing
         ):
             return "change"
-        if state.storage.rounds.rebuilds():
-            return "rebuild"
-        return "audit" if state.storage.audits.running() else "change"
+        return self._wanted_of_all() or "change"
 
     # -- answering ---------------------------------------------------------------------------------
 
