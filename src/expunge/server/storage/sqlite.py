@@ -30,7 +30,7 @@ from expunge.server.storage.tables import (
     ShareFile,
     Storage,
 )
-from expunge.storage.sqlite import Database, Hook, no_hook
+from expunge.storage.sqlite import Database, Hook, no_hook, store_error
 
 _SETTINGS: dict[str, str | int] = {"wal_autocheckpoint": 4000}
 _PARAMETERS = 900  # in one query
@@ -497,11 +497,18 @@ class _Rounds:
         self._openings.insert([record])
 
 
+def _remedy(database: Path) -> str:
+    return (
+        "See what is damaged, and have it put right as far as possible (expunge server scrub "
+        f"--repair {database.parent.parent}), or restore the server from a backup"
+    )
+
+
 class SqliteStorage(Storage):
     """The store of a server in a file, used by one process."""
 
     def __init__(self, path: Path, hook: Hook = no_hook) -> None:
-        self.database = database = Database(path, MIGRATIONS, _SETTINGS, hook)
+        self.database = database = Database(path, MIGRATIONS, _SETTINGS, hook, _remedy(path))
         self.state = _State(database)
         self.actors = _Actors(database)
         self.tokens = _Tokens(database)
@@ -562,8 +569,8 @@ def rotations_of(path: Path) -> list[bytes]:
     try:
         rows = _peek(path, "SELECT envelope FROM rotations ORDER BY number")
     except sqlite3.Error as problem:
-        raise StoreError(
-            f"the rotations of the server's key cannot be read from {path}: {problem}"
+        raise store_error(
+            path, problem, _remedy(path), "does not give the rotations of the server's key"
         ) from problem
     return [row[0] for row in rows]
 
