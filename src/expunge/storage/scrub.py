@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from expunge.errors import ExpungeError
-from expunge.storage.sqlite import Database
 
 Progress = Callable[[str, int, int | None], None]
 _INDEX_ONLY = ("missing from index", "wrong # of entries in index", "non-unique entry in index")
@@ -23,7 +23,7 @@ def no_progress(_: str, __: int, ___: int | None) -> None:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Damage:
     """Something that is damaged.
 
     Attributes
@@ -52,17 +52,34 @@ class ScrubResult:
     ----------
     read : dict of str to int
         How many of each kind were read.
-    findings : list of Finding
+    findings : list of Damage
         What was damaged; empty if all is whole.
     """
 
     read: dict[str, int] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Damage] = field(default_factory=list)
 
     @property
     def is_whole(self) -> bool:
         """Whether nothing is damaged any more."""
         return all(finding.repaired for finding in self.findings)
+
+
+class _Checked(Protocol):
+    """A store that can look at its own files."""
+
+    @property
+    def remedy(self) -> str:
+        """What to do if they are damaged."""
+        ...
+
+    def damage(self) -> list[str]:
+        """What is wrong with them."""
+        ...
+
+    def rebuild_indexes(self) -> bool:
+        """Make anew what only helps to find things; whether there is such a thing."""
+        ...
 
 
 class Scrub:
@@ -80,23 +97,27 @@ class Scrub:
 
     def found(self, what: str, text: str, *, repaired: bool = False, remedy: str = "") -> None:
         """Note that something is damaged."""
-        self.result.findings.append(Finding(what, text, repaired, "" if repaired else remedy))
+        self.result.findings.append(Damage(what, text, repaired, "" if repaired else remedy))
 
     def attempt(self, what: str, step: Callable[[], None], remedy: str) -> None:
-        """Take a step; that it cannot be taken is a finding."""
+        """Take a step; that it cannot be taken is a finding, also where a value is so damaged that
+        it is of no use.
+        """
         try:
             step()
-        except ExpungeError as problem:
+        except (ExpungeError, OSError) as problem:
             self.found(what, str(problem), remedy=remedy)
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as problem:
+            text = f"a value is not what it must be: {type(problem).__name__}"
+            self.found(what, text, remedy=remedy)
 
-    def database(self, database: Database) -> None:
+    def database(self, database: _Checked) -> None:
         """The file of a database; indexes are made anew from their tables."""
         problems = database.damage()
         of_indexes = [text for text in problems if any(words in text for words in _INDEX_ONLY)]
         mended = False
         if self.repair and of_indexes:
-            database.rebuild_indexes()
-            mended = True
+            mended = database.rebuild_indexes()
             problems = [*of_indexes, *database.damage()]
         for text in problems:
             is_index = text in of_indexes

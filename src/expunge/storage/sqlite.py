@@ -168,10 +168,11 @@ class Database:
                 found.append(f"{wrong} values of another type in {table}.{column}")
         return found
 
-    def rebuild_indexes(self) -> None:
-        """Make every index anew from its table, which is the truth."""
+    def rebuild_indexes(self) -> bool:
+        """Make every index anew from its table, which is the truth; always true."""
         with self.transaction() as changes:
             changes.run("REINDEX")
+        return True
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
