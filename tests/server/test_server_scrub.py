@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from expunge.errors import StoreBusyError
+from expunge.server.http.metrics import Metrics
+from expunge.server.maintenance import StoppedError
 from expunge.server.scrub import ServerScrub, scrub_server
 from expunge.storage.scrub import ScrubResult
 from support import seeds
@@ -198,4 +202,45 @@ def test_a_server_at_work_is_scrubbed_beside_its_requests(federation: Federation
     scrub = ServerScrub(service.state.folder, progress=progress, still=service.upkeep.working)
     assert scrub.run().findings == []
     federation.check()
+    service.close()
+
+
+# -- on a schedule ---------------------------------------------------------------------------------
+
+
+def test_a_running_server_scrubs_itself_and_says_what_it_found(federation: Federation) -> None:
+    reports: list[str] = []
+    metrics = lambda: Metrics(federation.service, lambda: 0.0).text().decode()  # noqa: E731
+    federation.service = service = federation.opened(report=lambda text, _: reports.append(text))
+    assert "expunge_scrub_damaged -1.0" in metrics()
+    assert (service.upkeep.scrub(), reports) == (0, ["scrub finished: nothing damaged"])
+    assert "expunge_scrub_damaged 0.0" in metrics()
+    assert "expunge_seconds_since_scrub" in metrics()
+    change(federation, "UPDATE nodes SET hash = zeroblob(32) WHERE level = 1 AND position = 1")
+    assert service.upkeep.scrub() == 1
+    assert "hashes of the log are not what they were" in reports[-2]
+    assert "expunge_scrub_damaged 1.0" in metrics()
+    service.close()
+
+
+def test_scrubs_come_again_and_again_until_the_server_stops(federation: Federation) -> None:
+    federation.settings, federation.upkeep = replace(federation.settings, scrub_every=0.05), True
+    reports: list[str] = []
+    federation.service = service = federation.opened(report=lambda text, _: reports.append(text))
+    deadline = time.monotonic() + 20.0
+    while len(reports) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    service.close()
+    count = len(reports)
+    assert set(reports) == {"scrub finished: nothing damaged"}
+    assert count >= 3
+    time.sleep(0.2)
+    assert len(reports) == count
+
+
+def test_a_scrub_does_not_keep_a_server_from_stopping(federation: Federation) -> None:
+    federation.service = service = federation.opened()
+    service.upkeep.stop()
+    with pytest.raises(StoppedError):
+        service.upkeep.scrub()
     service.close()
