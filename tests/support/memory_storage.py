@@ -401,6 +401,11 @@ class _Log(_Table):
         for level, index, hashed in nodes:
             _insert(self._write.nodes, (level, index), hashed)
 
+    def rewrite(self, entries: Mapping[int, bytes], nodes: Mapping[tuple[int, int], bytes]) -> None:
+        for position, entry in entries.items():
+            self._write.log[position] = entry
+        self._write.nodes.update(nodes)
+
 
 class _Documents(_Table):
     def __init__(self, storage: MemoryStorage, name: str) -> None:

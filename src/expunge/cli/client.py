@@ -35,6 +35,10 @@ from expunge.cli._command import LazyCommand, group
             "expunge.cli.client_list:list_samples",
             "List samples: id, subject, label, state and time, not features.",
         ),
+        "scrub": LazyCommand(
+            "expunge.cli.scrub:scrub_store",
+            "Read everything in this client's store, and say what is damaged.",
+        ),
         "leave": LazyCommand(
             "expunge.cli.client_sync:leave",
             "Leave the federation: delete everything this client added, here and at the server.",

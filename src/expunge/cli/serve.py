@@ -112,6 +112,14 @@ _PATIENCE = 2.0  # seconds to wait for a command that has the folder open
     help="Variant B or A; both give the same heads. [default: as given to init]",
 )
 @click.option(
+    "--scrub-every",
+    type=click.FloatRange(0.0),
+    default=24.0,
+    show_default=True,
+    metavar="HOURS",
+    help="How often to look for damage in the store; 0 for never.",
+)
+@click.option(
     "--blas-threads",
     type=click.IntRange(1),
     help="Threads for linear algebra. [default: number of cores]",
@@ -208,9 +216,12 @@ def serve(
         logs.stop_writing(handler)
 
 
-def _settings(largest_request: int, *, solver: str | None, **given: Any) -> Settings:
+def _settings(
+    largest_request: int, *, solver: str | None, scrub_every: float, **given: Any
+) -> Settings:
     return Settings(
         solver=solver or "",
+        scrub_every=scrub_every * 3600.0,
         largest_request=largest_request * _MEGABYTE,
         most_in_flight=max(largest_request, 256) * _MEGABYTE,
         **given,

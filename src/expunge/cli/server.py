@@ -33,6 +33,7 @@ from expunge.cli._output import (
     typed,
     unwrapped,
 )
+from expunge.cli.scrub import scrub_folder
 from expunge.cli.server_backup import accept_loss, backup, renew_certificate, restore, rotate_key
 from expunge.cli.server_disputes import dispute, disputes, judge
 from expunge.errors import InputError
@@ -526,6 +527,6 @@ def forget_client(client: str, yes: bool, office: Path | None, at: str | None) -
 
 for command in (
     *(disputes, dispute, judge, rotate_key),
-    *(backup, restore, accept_loss, renew_certificate),
+    *(backup, restore, accept_loss, scrub_folder, renew_certificate),
 ):
     server.add_command(command)

@@ -66,7 +66,7 @@ class _CountedDatabase(Database):
     def __init__(self, path: Path) -> None:
         self.mark = HighWaterMark(path.with_name(_MARK), _REMEDY)
         self.level = self.mark.read()
-        super().__init__(path, MIGRATIONS, SETTINGS)
+        super().__init__(path, MIGRATIONS, SETTINGS, remedy=_remedy(path))
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
@@ -77,6 +77,13 @@ class _CountedDatabase(Database):
                 count = _changes_in(self) + 1
                 put_settings(self, {_CHANGES: str(count)})
             self.mark.raise_to(Level(count))
+
+
+def _remedy(database: Path) -> str:
+    return (
+        "See what is damaged, and have it put right as far as possible (expunge client scrub "
+        f"--repair --dir {database.parent}), or put the folder back from a backup"
+    )
 
 
 def _changes_in(database: Database) -> int:
@@ -211,7 +218,7 @@ class ClientFolder:
         path = path.absolute()
         _require_files(path)
         level = HighWaterMark(path / _MARK, _REMEDY).read()  # before the database, which may grow
-        database = Snapshot(path / _DATABASE, MIGRATIONS)
+        database = Snapshot(path / _DATABASE, MIGRATIONS, _remedy(path / _DATABASE))
         try:
             _require_changes(database, level)
             return cls(
@@ -224,6 +231,21 @@ class ClientFolder:
         except BaseException:
             database.close()
             raise
+
+    @classmethod
+    def renew_mark(cls, path: Path, *, timeout: float = 0.0) -> bool:
+        """Make a mark that is damaged anew, from what is in the database; whether it was."""
+        _require_files(path)
+        lock = FolderLock(path, timeout)
+        try:
+            HighWaterMark(path / _MARK, _REMEDY).read()
+        except StoreDamagedError:
+            remove(path / _MARK)
+            sync_folder(path)
+            return True
+        finally:
+            lock.release()
+        return False
 
     def _recover(self, restored: bool) -> None:
         if restored:
@@ -254,9 +276,9 @@ class ClientFolder:
             )
 
     def _referred(self) -> set[int]:
-        query = (
-            "SELECT slot FROM samples UNION ALL SELECT slot FROM compositions "
-            "UNION ALL SELECT slot FROM kept"
+        query = (  # from the tables: a damaged index must cost no key
+            "SELECT slot FROM samples NOT INDEXED UNION ALL SELECT slot FROM compositions "
+            "NOT INDEXED UNION ALL SELECT slot FROM kept NOT INDEXED"
         )
         return {STORE_SLOT, *(row[0] for row in self.database.rows(query))}
 
@@ -371,7 +393,7 @@ def exclusive(
 
     @wraps(method)
     def guarded(self: _Part, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
-        with self._folder.mutex:
+        with self._folder.mutex, self._folder.database.explaining():
             return method(self, *arguments, **options)
 
     return guarded

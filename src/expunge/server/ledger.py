@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
+from expunge.crypto.vault import Vault
 from expunge.errors import ExpungeError, RefusedError, StoreError
 from expunge.ridge.codec import digest_of
 from expunge.ridge.encoding import Rows
@@ -26,8 +27,8 @@ from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums
 from expunge.server.float_ledger import FloatLedger, FloatSums
 from expunge.server.rules import Account
-from expunge.server.storage.folder import ServerFolder
-from expunge.server.storage.tables import JournalEntry, LedgerFile, ShareFile
+from expunge.server.storage.folder import Blobs
+from expunge.server.storage.tables import JournalEntry, LedgerFile, ShareFile, Storage
 from expunge.solvers import CholeskySolver, WoodburySolver
 from expunge.solvers.base import ExactSolver
 from expunge.wire import messages
@@ -53,10 +54,29 @@ class Recorded:
     data: bytes
 
 
+class LedgerFolder(Protocol):
+    """The parts of a server's folder that a ledger is kept in."""
+
+    @property
+    def storage(self) -> Storage:
+        """The tables."""
+        ...
+
+    @property
+    def vault(self) -> Vault:
+        """The keys."""
+        ...
+
+    @property
+    def blobs(self) -> Blobs:
+        """The sealed files."""
+        ...
+
+
 class ServerLedger:
     """The ledger and every client's share of it."""
 
-    def __init__(self, folder: ServerFolder, spec: Spec, solver: str) -> None:
+    def __init__(self, folder: LedgerFolder, spec: Spec, solver: str, *, load: bool = True) -> None:
         self._folder = folder
         self._storage = folder.storage
         self._vault = folder.vault
@@ -68,7 +88,8 @@ class ServerLedger:
         self._just_written: list[str] = []  # files of the last round's messages
         self.has_remains = False  # keys that nothing refers to any more, until `clean`
         self.solver: ExactSolver | FloatLedger
-        self.reload()
+        if load:  # into memory; otherwise only what is stored can be asked for
+            self.reload()
 
     # -- in memory ---------------------------------------------------------------------------------
 
@@ -78,16 +99,23 @@ class ServerLedger:
         Nothing is judged again: a round may have been possible only as a whole.
         """
         self._accounts.clear()
+        sums = self.stored()
+        if isinstance(sums, FloatSums):
+            self.solver = FloatLedger(self.spec, self._method, sums)
+        elif sums is None:
+            self.solver = SOLVERS[self._method](self.spec)
+        else:
+            self.solver = SOLVERS[self._method](self.spec, sums)
+
+    def stored(self) -> Statistics | FloatSums | None:
+        """The ledger as it is stored; None if nothing ever was."""
         file, data = self._storage.files.ledger(), None
         if file is not None:
             data = self._vault.unseal(file.slot, self._folder.blobs.get(file.file), b"ledger")
         positions = self._storage.journal.positions(after=file.position if file else 0)
         if not self.spec.is_exact:
-            self.solver = FloatLedger(self.spec, self._method, self._float_sum(data, positions))
-        elif data is None and not positions:
-            self.solver = SOLVERS[self._method](self.spec)
-        else:
-            self.solver = SOLVERS[self._method](self.spec, self._exact_sum(data, positions))
+            return self._float_sum(data, positions)
+        return self._exact_sum(data, positions) if data is not None or positions else None
 
     def _exact_sum(self, data: bytes | None, positions: Iterable[int]) -> Statistics:
         """What a sealed file held, and what these positions of the journal changed since."""

@@ -12,11 +12,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import Event, RLock, Thread
 
 from expunge.ridge.statistics import Statistics
 from expunge.server.audits import Audits
 from expunge.server.float_ledger import FloatSums
+from expunge.server.scrub import ServerScrub
 from expunge.server.state import Basis, Clock, Digests, ServerState
 from expunge.server.storage.tables import Erasure
 
@@ -24,6 +26,19 @@ _PAUSE = 0.2  # seconds between looks at what there is to do
 # Entries beyond which the journal is folded early: folding costs time, a long journal costs it at
 # the next start.
 LONGEST_JOURNAL = 20000
+_FIRST_SCRUB = 3600.0  # seconds after the start, at most: a server may be restarted every day
+
+
+class StoppedError(Exception):
+    """The server is stopping, in the middle of a scrub."""
+
+
+@dataclass(frozen=True)
+class Scrubbed:
+    """The last scrub: when it ended, by the clock for durations, and how much was damaged."""
+
+    ended: float
+    damaged: int
 
 
 class Maintenance:
@@ -43,6 +58,8 @@ class Maintenance:
         self.working = RLock()
         self._stop = Event()
         self._thread = Thread(target=self._run, name="upkeep", daemon=True)
+        self._scrubber = Thread(target=self._scrub_again, name="scrub", daemon=True)
+        self.scrubbed: Scrubbed | None = None
         with state.lock:
             state.ledger.clean()
         # When there was first something to fold; unknown for what an earlier process left.
@@ -51,12 +68,15 @@ class Maintenance:
     def start(self) -> None:
         """Begin to look after things."""
         self._thread.start()
+        if self._state.settings.scrub_every:
+            self._scrubber.start()
 
     def stop(self) -> None:
         """Stop after the current work."""
         self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        for thread in (self._thread, self._scrubber):
+            if thread.is_alive():
+                thread.join()
 
     def _run(self) -> None:
         while not self._stop.wait(_PAUSE):
@@ -78,6 +98,42 @@ class Maintenance:
         if self._state.ledger.has_remains:
             with self.working, self._state.lock:
                 self._state.ledger.clean()
+
+    # -- scrubs ------------------------------------------------------------------------------------
+
+    def _scrub_again(self) -> None:
+        every = self._state.settings.scrub_every
+        pause = min(_FIRST_SCRUB, every)
+        while not self._stop.wait(pause):
+            try:
+                self.scrub()
+            except StoppedError:
+                return
+            except Exception as problem:
+                self._report("scrub failed", problem)
+            pause = every
+
+    def scrub(self) -> int:
+        """Read everything in the store, beside the requests, which do not wait; report what is
+        damaged, and return how much that is.
+        """
+        result = ServerScrub(self._state.folder, progress=self._go_on, still=self.working).run()
+        damage = [each for each in result.findings if not each.repaired]
+        for each in damage:
+            self._report(f"scrub found damage: {each.what}: {each.text}. {each.remedy}", None)
+        self._report(f"scrub finished: {len(damage) or 'nothing'} damaged", None)
+        self.scrubbed = Scrubbed(self._seconds(), len(damage))
+        return len(damage)
+
+    def _go_on(self, *_: object) -> None:
+        if self._stop.is_set():
+            raise StoppedError
+
+    def since_scrub(self) -> float | None:
+        """Seconds since the last scrub ended; None before the first."""
+        return None if self.scrubbed is None else self._seconds() - self.scrubbed.ended
+
+    # -- audits ------------------------------------------------------------------------------------
 
     def finish_audits(self) -> None:
         """Compare and log, for every audit that all have answered."""

@@ -243,13 +243,20 @@ def _is_subject(value: object) -> bool:
 
 def drop_unreadable(folder: ServerFolder) -> None:
     """On a restored server: drop subjects whose keys were destroyed after the backup was made."""
+    for order in unreadable_orders(folder):
+        folder.storage.orders.put(replace(order, slot=None, sealed=None))
+
+
+def unreadable_orders(folder: ServerFolder) -> list[OrderRecord]:
+    """The orders whose subjects are not closed, and cannot be read."""
+    unreadable = []
     for order in folder.storage.orders.all():
-        if order.slot is None or order.sealed is None:
-            continue
-        try:
-            folder.vault.unseal(order.slot, order.sealed, _context(order.id))
-        except StoreError:
-            folder.storage.orders.put(replace(order, slot=None, sealed=None))
+        if order.slot is not None and order.sealed is not None:
+            try:
+                folder.vault.unseal(order.slot, order.sealed, _context(order.id))
+            except StoreError:
+                unreadable.append(order)
+    return unreadable
 
 
 def _context(order: str) -> bytes:

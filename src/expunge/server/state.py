@@ -60,6 +60,8 @@ class Settings:
         Seconds that a round of secure aggregation with enough clients waits for another one.
     phase_for : float, default 60.0
         Seconds that a client has for each phase of a round before it counts as dropped out.
+    scrub_every : float, default 0.0
+        Seconds from one scrub of the store to the next; 0 for none.
 
     Examples
     --------
@@ -84,6 +86,7 @@ class Settings:
     requests_per_minute: int = 6000
     gather_for: float = 5.0
     phase_for: float = 60.0
+    scrub_every: float = 0.0
 
 
 @dataclass(frozen=True)

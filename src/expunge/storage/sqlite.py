@@ -2,7 +2,7 @@
 to date when opened.
 
 A transaction is durable when it returns, or nothing of it is; a snapshot sees whole transactions
-only.
+only. Whatever SQLite says is a StoreError with the path and what to do about it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from threading import RLock
 from typing import Any, NoReturn, Self
 from urllib.parse import quote
 
-from expunge.errors import StoreBusyError, StoreError
+from expunge.errors import ExpungeError, StoreBusyError, StoreDamagedError, StoreError
 from expunge.storage.files import make_file
 from expunge.storage.machine import Connection, machine_of
 
@@ -26,6 +26,9 @@ _ALWAYS: dict[str, str | int] = {
     "secure_delete": "ON",
     "foreign_keys": "ON",
 }
+_PUT_BACK = "Put it back from a backup"
+_OF_ITSELF = "sqlite_"  # how the names of SQLite's own tables begin
+_TYPES = {"INTEGER": "integer", "TEXT": "text", "BLOB": "blob"}  # by the declared type of a column
 SNAPSHOT_PATIENCE = 2.0  # seconds to wait for a writer that keeps readers out; then it is busy
 
 Hook = Callable[[str], None]
@@ -40,7 +43,7 @@ class Database:
     is. Any thread may use it.
 
     `settings` are pragmas that come first. `hook` is called by name around every commit; tests make
-    it fail there.
+    it fail there. `remedy` says what to do if it is damaged.
     """
 
     def __init__(
@@ -49,11 +52,16 @@ class Database:
         migrations: Sequence[str],
         settings: Mapping[str, str | int] | None = None,
         hook: Hook = no_hook,
+        remedy: str = _PUT_BACK,
     ) -> None:
-        self._adopt(path, _connected(path, migrations, settings or {}), hook)
+        connection = _connected(path, migrations, settings or {}, remedy)
+        self._adopt(path, connection, hook, remedy)
 
-    def _adopt(self, path: Path, connection: Connection, hook: Hook = no_hook) -> None:
+    def _adopt(
+        self, path: Path, connection: Connection, hook: Hook = no_hook, remedy: str = _PUT_BACK
+    ) -> None:
         self.path = path
+        self.remedy = remedy
         self._connection = connection
         self._hook = hook
         self._lock = RLock()
@@ -106,14 +114,7 @@ class Database:
     def _failure(self, problem: sqlite3.Error) -> StoreError:
         if self._closed:
             return self._was_closed()
-        remedy = (
-            "Free some space and try again"
-            if "full" in str(problem)
-            else "Mend the cause and try again"
-        )
-        return StoreError(
-            f"{self.path} could not be changed, and is as it was: {problem}. {remedy}"
-        )
+        return store_error(self.path, problem, self.remedy)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -130,11 +131,7 @@ class Database:
             try:
                 return self._connection.execute(query, arguments).fetchall()
             except sqlite3.Error as problem:
-                if self._closed:
-                    raise self._failure(problem) from problem
-                raise StoreError(
-                    f"{self.path} cannot be read: {problem}. Put it back from a backup"
-                ) from problem
+                raise self._failure(problem) from problem
 
     def row(self, query: str, arguments: Sequence[Any] = ()) -> tuple[Any, ...] | None:
         """The first row of a query, or None."""
@@ -145,6 +142,54 @@ class Database:
         """The first value of the first row, or None."""
         row = self.row(query, arguments)
         return None if row is None else row[0]
+
+    # -- damage ------------------------------------------------------------------------------------
+
+    def damage(self) -> list[str]:
+        """What is wrong with the file, as far as SQLite can tell: pages, indexes, rules of tables,
+        and values of another type than that of their column. Empty if nothing is.
+        """
+        try:
+            found = [str(row[0]) for row in self.rows("PRAGMA integrity_check")]
+            found = [] if found == ["ok"] else found
+            for (table,) in self.rows("SELECT name FROM sqlite_master WHERE type = 'table'"):
+                if not table.startswith(_OF_ITSELF):
+                    found += self._of_other_types(table)
+        except StoreError as problem:
+            return [str(problem)]
+        return found
+
+    def _of_other_types(self, table: str) -> list[str]:
+        found = []
+        for _, column, declared, *_ in self.rows(f"PRAGMA table_info({table})"):
+            query = f"SELECT count(*) FROM {table} WHERE typeof({column}) NOT IN (?, 'null')"  # noqa: S608 - names in the schema
+            wrong = self.value(query, (_TYPES.get(declared, declared.lower()),))
+            if wrong:
+                found.append(f"{wrong} values of another type in {table}.{column}")
+        return found
+
+    def rebuild_indexes(self) -> bool:
+        """Make every index anew from its table, which is the truth; always true."""
+        with self.transaction() as changes:
+            changes.run("REINDEX")
+        return True
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Whatever is raised because this database is damaged is a StoreDamagedError.
+
+        An error that is not ours is looked into: it stays what it is if nothing is damaged.
+        """
+        try:
+            yield
+        except ExpungeError:
+            raise
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as problem:
+            if self._closed or not (found := self.damage()):
+                raise
+            raise StoreDamagedError(
+                f"{self.path} is damaged: {found[0]}. {self.remedy}"
+            ) from problem
 
     # -- the file ----------------------------------------------------------------------------------
 
@@ -183,7 +228,7 @@ class Database:
                 target.execute(statement)
             target.execute("VACUUM")
         except sqlite3.Error as problem:
-            raise StoreError(f"{self.path} could not be copied: {problem}") from problem
+            raise store_error(self.path, problem, self.remedy, "could not be copied") from problem
         finally:
             target.close()
 
@@ -215,9 +260,9 @@ class Snapshot(Database):
     close this soon.
     """
 
-    def __init__(self, path: Path, migrations: Sequence[str]) -> None:
-        connection, version = _glimpse(path)
-        self._adopt(path, connection)
+    def __init__(self, path: Path, migrations: Sequence[str], remedy: str = _PUT_BACK) -> None:
+        connection, version = _glimpse(path, remedy)
+        self._adopt(path, connection, remedy=remedy)
         if version != len(migrations):
             self.close()
             raise StoreBusyError(
@@ -240,8 +285,52 @@ class Snapshot(Database):
         )
 
 
+def store_error(
+    path: Path,
+    problem: sqlite3.Error,
+    remedy: str,
+    failed: str = "could not be used, and is as it was",
+) -> StoreError:
+    """What SQLite says of a database, with what to do about it; `remedy` is for a damaged one."""
+    said = str(problem)
+    code = getattr(problem, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL or "is full" in said:
+        return StoreError(f"{path} {failed}: {said}. Free some space and try again")
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or "is locked" in said:
+        return StoreBusyError(
+            f"{path} {failed}: another process is at work on it ({said}). Wait until that has "
+            "finished"
+        )
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM) or any(
+        words in said for words in ("readonly", "unable to open")
+    ):
+        return StoreError(
+            f"{path} {failed}: {said}. Let this user write the file and its folder (is the disk "
+            "mounted read-only?), and try again"
+        )
+    if code == sqlite3.SQLITE_IOERR or "I/O" in said:
+        return StoreError(
+            f"{path} {failed}: {said}. Look after the disk (is there space?), and try again"
+        )
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or any(
+        words in said for words in _DAMAGED
+    ):
+        return StoreDamagedError(f"{path} {failed}: {said}. {remedy}")
+    return StoreError(f"{path} {failed}: {said}. Mend the cause and try again")
+
+
+_DAMAGED = (
+    "malformed",
+    "not a database",
+    "decode to UTF-8",
+    "no such ",
+    "already exists",
+    "FOREIGN KEY",
+)
+
+
 def _connected(
-    path: Path, migrations: Sequence[str], settings: Mapping[str, str | int]
+    path: Path, migrations: Sequence[str], settings: Mapping[str, str | int], remedy: str
 ) -> Connection:
     """A connection for one process and any of its threads, which take turns.
 
@@ -254,17 +343,19 @@ def _connected(
         for file in (path, *(other for other in beside if other.exists())):
             make_file(file)
         connection = machine_of(path).connect(path, timeout=30.0)
-    except (sqlite3.Error, OSError) as problem:
-        raise StoreError(f"the database {path} cannot be opened: {problem}") from problem
+    except sqlite3.Error as problem:
+        raise store_error(path, problem, remedy, "cannot be opened") from problem
+    except OSError as problem:
+        raise StoreError(
+            f"the database {path} cannot be opened: {problem.strerror}. Mend that and try again"
+        ) from problem
     try:
         for name, value in {**settings, **_ALWAYS}.items():
             connection.execute(f"PRAGMA {name}={value}")
         _migrate(connection, path, migrations)
     except sqlite3.Error as problem:
         connection.close()
-        raise StoreError(
-            f"the database {path} cannot be used: {problem}. Put it back from a backup"
-        ) from problem
+        raise store_error(path, problem, remedy, "cannot be used") from problem
     except BaseException:
         connection.close()
         raise
@@ -298,12 +389,12 @@ def _read_only(path: Path) -> str:
     return f"file:{quote(str(path))}?mode=ro"
 
 
-def _glimpse(path: Path) -> tuple[Connection, int]:
+def _glimpse(path: Path, remedy: str) -> tuple[Connection, int]:
     """A connection that reads what is there now and sees no later change, and the version."""
     try:
         connection = machine_of(path).connect(_read_only(path), uri=True, timeout=SNAPSHOT_PATIENCE)
     except sqlite3.Error as problem:
-        raise StoreError(f"the database {path} cannot be opened: {problem}") from problem
+        raise store_error(path, problem, remedy, "cannot be opened") from problem
     try:
         connection.execute("PRAGMA temp_store=MEMORY")
         connection.execute("BEGIN")
@@ -311,8 +402,5 @@ def _glimpse(path: Path) -> tuple[Connection, int]:
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # from here on fixed
     except sqlite3.Error as problem:
         connection.close()
-        raise StoreBusyError(
-            f"{path} is in use by another process, and cannot be read beside it ({problem}): "
-            "wait until that has finished"
-        ) from problem
+        raise store_error(path, problem, remedy, "cannot be read beside it") from problem
     return connection, version

@@ -75,6 +75,12 @@ def append(storage: tables.Storage, entry: bytes) -> None:
     storage.log.append(entry, new_nodes(storage.log.size(), leaf_hash(entry), storage.log))
 
 
+def rewrite(storage: tables.Storage, entry: bytes) -> None:
+    """The first entry of the log was damaged."""
+    if storage.log.size():
+        storage.log.rewrite({0: entry}, {(0, 0): leaf_hash(entry)})
+
+
 def finish(storage: tables.Storage, audit: str) -> None:
     """An audit comes to its end at the next position of the log."""
     known = storage.audits.get(audit)
@@ -140,6 +146,7 @@ CHANGES: dict[str, tuple[Callable[..., None], tuple[st.SearchStrategy[Any], ...]
         (st.builds(tables.Erasure, small, st.integers(-1, 4)),),
     ),
     "log.append": (append, (entries,)),
+    "log.rewrite": (rewrite, (entries,)),
     "amendments.add": (lambda s, v: s.amendments.add(v), (blobs,)),
     "rotations.add": (lambda s, v: s.rotations.add(v), (blobs,)),
     "orders.add": (lambda s, *v: s.orders.add(*v), (orders, st.lists(names, unique=True))),
@@ -202,6 +209,7 @@ SAMPLES: dict[str, tuple[Any, ...]] = {  # one call of each method that changes 
     "generations.end": (3,),
     "generations.erased": (tables.Erasure(1, 2),),
     "log.append": (b"{}", [(0, 0, b"h")]),
+    "log.rewrite": ({}, {(0, 0): b"h"}),
     "amendments.add": (b"e",),
     "rotations.add": (b"e",),
     "orders.add": (tables.OrderRecord("0a", 1, 2, None, None), ["ada"]),

@@ -185,6 +185,14 @@ class _Federation(Collector):
             ),
             -1 if status["audit"] is None else int(status["audit"]["result"] == "equal"),
         )
+        scrubbed, since = self._service.upkeep.scrubbed, self._service.upkeep.since_scrub()
+        yield _gauge(
+            "expunge_scrub_damaged",
+            "How much the last scrub of the store found damaged; -1 before the first.",
+            -1 if scrubbed is None else scrubbed.damaged,
+        )
+        if since is not None:
+            yield _gauge("expunge_seconds_since_scrub", "Since the store was last scrubbed.", since)
         if erased is not None:
             yield _gauge(
                 "expunge_seconds_since_erasure",

@@ -211,6 +211,11 @@ class ServerFolder:
             "what was deleted stays deleted"
         )
 
+    def renew_mark(self) -> None:
+        """Make a mark that is damaged anew, from the log as it is."""
+        log = AuditLog(self.storage)
+        self.mark.set(Level(log.size, log.root(log.size)))
+
     def mark_log(self) -> None:
         """Somebody may be told of the log as it is now."""
         log = AuditLog(self.storage)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -30,7 +30,7 @@ from expunge.server.storage.tables import (
     ShareFile,
     Storage,
 )
-from expunge.storage.sqlite import Database, Hook, no_hook
+from expunge.storage.sqlite import Database, Hook, Snapshot, no_hook, store_error
 
 _SETTINGS: dict[str, str | int] = {"wal_autocheckpoint": 4000}
 _PARAMETERS = 900  # in one query
@@ -324,6 +324,15 @@ class _Log:
         self._database.run("INSERT INTO log (position, entry) VALUES (?, ?)", (self.size(), entry))
         self._database.run_many("INSERT INTO nodes (level, position, hash) VALUES (?, ?, ?)", nodes)
 
+    def rewrite(self, entries: Mapping[int, bytes], nodes: Mapping[tuple[int, int], bytes]) -> None:
+        self._database.run_many(
+            "INSERT OR REPLACE INTO log (position, entry) VALUES (?, ?)", entries.items()
+        )
+        self._database.run_many(
+            "INSERT OR REPLACE INTO nodes (level, position, hash) VALUES (?, ?, ?)",
+            [(*place, hashed) for place, hashed in nodes.items()],
+        )
+
 
 class _Documents:
     def __init__(self, database: Database, table: str) -> None:
@@ -497,11 +506,24 @@ class _Rounds:
         self._openings.insert([record])
 
 
+def _remedy(database: Path) -> str:
+    return (
+        "See what is damaged, and have it put right as far as possible (expunge server scrub "
+        f"--repair {database.parent.parent}), or restore the server from a backup"
+    )
+
+
 class SqliteStorage(Storage):
     """The store of a server in a file, used by one process."""
 
-    def __init__(self, path: Path, hook: Hook = no_hook) -> None:
-        self.database = database = Database(path, MIGRATIONS, _SETTINGS, hook)
+    def __init__(
+        self, path: Path, hook: Hook = no_hook, *, database: Database | None = None
+    ) -> None:
+        """The store in a file, brought up to date; or as it is read by this connection."""
+        if database is None:
+            database = Database(path, MIGRATIONS, _SETTINGS, hook, _remedy(path))
+        self.database = database
+        self.remedy = database.remedy
         self.state = _State(database)
         self.actors = _Actors(database)
         self.tokens = _Tokens(database)
@@ -516,6 +538,25 @@ class SqliteStorage(Storage):
         self.orders = _Orders(database)
         self.audits = _Audits(database)
         self.rounds = _Rounds(database)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Storage]:
+        """By a connection of its own; while it is open, the write-ahead log cannot be cut."""
+        path = self.database.path
+        snapshot = SqliteStorage(path, database=Snapshot(path, MIGRATIONS, self.remedy))
+        try:
+            yield snapshot
+        finally:
+            snapshot.close()
+
+    def damage(self) -> list[str]:
+        """As `Database.damage`, by a snapshot, for which nobody waits."""
+        with self.snapshot() as storage:
+            return [] if not isinstance(storage, SqliteStorage) else storage.database.damage()
+
+    def rebuild_indexes(self) -> bool:
+        """As `Database.rebuild_indexes`."""
+        return self.database.rebuild_indexes()
 
     def transaction(self) -> AbstractContextManager[object]:
         """As `Database.transaction`."""
@@ -562,8 +603,8 @@ def rotations_of(path: Path) -> list[bytes]:
     try:
         rows = _peek(path, "SELECT envelope FROM rotations ORDER BY number")
     except sqlite3.Error as problem:
-        raise StoreError(
-            f"the rotations of the server's key cannot be read from {path}: {problem}"
+        raise store_error(
+            path, problem, _remedy(path), "does not give the rotations of the server's key"
         ) from problem
     return [row[0] for row in rows]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -403,6 +403,9 @@ class LogTable(Protocol):
     def append(self, entry: bytes, nodes: Iterable[tuple[int, int, bytes]]) -> None:
         """Write the next entry, and the subtrees that it completes: level, index, hash."""
 
+    def rewrite(self, entries: Mapping[int, bytes], nodes: Mapping[tuple[int, int], bytes]) -> None:
+        """Put damaged entries, and subtrees by level and index, right."""
+
 
 class DocumentTable(Protocol):
     """Evidence: envelopes in the order in which they were signed."""
@@ -572,6 +575,20 @@ class Storage(ABC):
         """A consistent copy in a file, made while others continue, without what must be
         forgettable: files, journal, commitments, generations, tokens and the salt.
         """
+
+    remedy = "Restore the server from a backup"  # for what is damaged
+
+    def damage(self) -> list[str]:
+        """What is wrong with the store's own files, as far as it can tell."""
+        return []
+
+    def rebuild_indexes(self) -> bool:
+        """Make anew what only helps to find things; whether there is such a thing."""
+        return False
+
+    def snapshot(self) -> AbstractContextManager[Storage]:
+        """The store as it is at this moment, to be read beside changes, which do not wait."""
+        return nullcontext(self)
 
     @abstractmethod
     def close(self) -> None:
