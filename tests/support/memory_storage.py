@@ -114,6 +114,10 @@ class MemoryStorage(Storage):
         self.audits = _Audits(self)
         self.rounds = _Rounds(self)
 
+    @property
+    def is_certain(self) -> bool:
+        return True
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         with self._lock:

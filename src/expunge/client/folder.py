@@ -319,7 +319,7 @@ class ClientFolder:
         """
         self._shred(slots)
         self.database.truncate_log()
-        self._clean = True
+        self._clean = self.database.is_certain
 
     def drop(self, slots: Iterable[int]) -> None:
         """Destroy keys that were made for a change that failed, unless it failed after it was
@@ -329,7 +329,9 @@ class ClientFolder:
             self._shred(set(slots) - self._referred())
 
     def _shred(self, slots: Iterable[int]) -> None:
-        if self._clean:
+        if not self.database.is_certain:
+            self._clean = False
+        elif self._clean:
             self._clean = False
             self.vault.shred(slots)
         else:  # slots of an earlier failure may be in use again by now: only the database knows

@@ -288,6 +288,8 @@ class ServerLedger:
         """Remove the files of messages that did not become part of the journal: a full disk must
         not be filled by failures.
         """
+        if not self._storage.is_certain:
+            return
         for file in set(self._just_written) - self._storage.files.names():
             self._folder.blobs.remove(file)
         self._just_written = []
@@ -345,6 +347,9 @@ class ServerLedger:
 
     def clean(self) -> None:
         """Destroy every key and file that the store does not refer to; also after a crash."""
+        if not self._storage.is_certain:
+            self.has_remains = True
+            return
         self._vault.keep_only(self._storage.files.slots())
         self.remove_orphans()
         self._storage.forget_overwritten()
@@ -352,6 +357,8 @@ class ServerLedger:
 
     def remove_orphans(self) -> None:
         """Remove every file that the store does not refer to; not while another thread folds."""
+        if not self._storage.is_certain:
+            return
         self._folder.blobs.keep_only(self._storage.files.names())
 
 

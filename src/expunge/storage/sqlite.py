@@ -67,6 +67,7 @@ class Database:
         self._lock = RLock()
         self._closed = False
         self._ended = 0  # transactions
+        self._is_certain = True
 
     # -- changing ----------------------------------------------------------------------------------
 
@@ -83,14 +84,41 @@ class Database:
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield self
                 self._hook("before commit")
-                self._connection.execute("COMMIT")
+                self._commit()
             except sqlite3.Error as problem:
                 raise self._failure(problem) from problem
             finally:
                 self._ended += 1
                 if not self._closed:
                     _roll_back(self._connection)
+                    self._make_certain()
             self._hook("after commit")
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether, after a crash, there would be what there is now. If not, there may be what a
+        transaction changed that failed, and whatever it refers to must stay.
+        """
+        return self._is_certain
+
+    def _commit(self) -> None:
+        self._is_certain = False
+        self._connection.execute("COMMIT")
+        self._is_certain = True
+
+    def _make_certain(self) -> None:
+        """A commit that fails may have written all of itself to the log, of which only the end was
+        not synced: another one is written over it.
+        """
+        if self._is_certain:
+            return
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+            self._connection.execute(f"PRAGMA user_version={version}")
+            self._commit()
+        except sqlite3.Error:  # the disk is still failing: the next transaction does it
+            _roll_back(self._connection)
 
     def run(self, query: str, arguments: Sequence[Any] = ()) -> int:
         """Carry out one statement; how many rows it touched. Refused outside a transaction."""

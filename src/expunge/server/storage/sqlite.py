@@ -562,6 +562,11 @@ class SqliteStorage(Storage):
         """As `Database.transaction`."""
         return self.database.transaction()
 
+    @property
+    def is_certain(self) -> bool:
+        """As `Database.is_certain`."""
+        return self.database.is_certain
+
     def forget_overwritten(self) -> None:
         """Cut the write-ahead log; in the database itself what is deleted is overwritten."""
         self.database.truncate_log()

@@ -562,6 +562,13 @@ class Storage(ABC):
         What cannot be written is a StoreError.
         """
 
+    @property
+    @abstractmethod
+    def is_certain(self) -> bool:
+        """Whether, after a crash, there would be what there is now. If not, a transaction that
+        failed may have taken effect all the same, and whatever it refers to must stay.
+        """
+
     @abstractmethod
     def forget_overwritten(self) -> None:
         """When this returns, nothing that was removed or replaced can be read from the store."""

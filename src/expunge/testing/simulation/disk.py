@@ -193,13 +193,14 @@ class Disk:
         """A bit of a file changes by itself."""
         content = bytearray((self.path / name).read_bytes())
         content[bit // 8] ^= 1 << bit % 8
-        self._put(name, bytes(content))
+        self.write(name, bytes(content))
 
     def truncate(self, name: str, size: int) -> None:
         """The end of a file is lost."""
-        self._put(name, (self.path / name).read_bytes()[:size])
+        self.write(name, (self.path / name).read_bytes()[:size])
 
-    def _put(self, name: str, content: bytes) -> None:
+    def write(self, name: str, content: bytes) -> None:
+        """A file has another content, whoever wrote it."""
         file = self.file(self.path / name)
         if file is None:
             raise FileNotFoundError(f"{name} is not on the simulated disk {self.path}")
