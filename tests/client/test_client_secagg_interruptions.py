@@ -221,6 +221,28 @@ def test_an_agent_that_brings_what_has_been_settled_takes_part_in_nothing_and_en
     circle.check_whole()
 
 
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_an_agent_that_hears_less_than_another_has_seen_since_accuses_nobody(
+    circle: Circle, is_behind: bool
+) -> None:
+    """The log is whole, and what the server has proved is for where the agent asked."""
+    circle.everybody_adds()
+    circle.go()
+    circle.federation.token("somebody")
+    store, state = circle.stores["c0"], circle.service.state
+
+    def answered(answer: bytes) -> bytes:
+        circle.way.change.clear()
+        if is_behind:
+            circle.federation.token("somebody-else")
+        circle.agent("c0").sync()
+        return answer
+
+    circle.way.change["sync"] = answered
+    circle.sync("c0")
+    assert store.checkpoint[0] == state.log.size
+
+
 # -- patience --------------------------------------------------------------------------------------
 
 

@@ -331,7 +331,8 @@ class Contributor:
                     return RoundPending(
                         "another agent on this store is in a round, or has just been: sync again"
                     )
-                message, is_waiting = participant.message, False
+                # Which another agent on this store may have made, and have gone further with.
+                message, is_waiting = self._last_message(participant), False
                 continue
             if participant is not None and state.phase in ("done", "aborted"):
                 return self._finish(participant, state)

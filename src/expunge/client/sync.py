@@ -232,13 +232,13 @@ class Updates:
 
     def fetch(self, *, accept_restored: bool = False) -> SyncAnswer:
         """The server's answer, believed; spec, rotations and checkpoint are taken on."""
-        store, nonce = self.store, self.nonce()
+        store, nonce, seen = self.store, self.nonce(), self.store.checkpoint
         question = {
             "actor": store.name,
             "federation": store.federation,
             "nonce": nonce,
             "sequence": store.sequence,
-            "size": store.checkpoint[0],
+            "size": seen[0],
         }
         data = self.retry(lambda: self.carrier.sync(payloads.sign("question", question, store.key)))
         answer = SyncAnswer.read(data)
@@ -249,20 +249,23 @@ class Updates:
                 "the server answered another question than the one that was asked: its nonce or "
                 "name differs"
             )
-        self._follow(answer, accept_restored=accept_restored)
+        self._follow(answer, seen, accept_restored=accept_restored)
         self._amend(answer)
         return answer
 
-    def _follow(self, answer: SyncAnswer, *, accept_restored: bool) -> None:
+    def _follow(
+        self, answer: SyncAnswer, seen: tuple[int, bytes], *, accept_restored: bool
+    ) -> None:
+        """`seen` is the last checkpoint from before the question."""
         store, checkpoint = self.store, answer.checkpoint
-        size, root = store.checkpoint
+        size, root = seen
         try:
             if checkpoint.size < size:
                 raise EvidenceError(
                     f"the server's log has {checkpoint.size} entries, and had {size} before: "
                     "entries are gone"
                 )
-            newest = self.trust.follow(checkpoint, answer.consistency)
+            newest = self.trust.follow(checkpoint, answer.consistency, seen)
         except EvidenceError as problem:
             if answer.status not in ("must-rejoin", "gone"):  # or forgotten, after the restore
                 raise

@@ -458,17 +458,22 @@ class Trust:
     # -- the log -----------------------------------------------------------------------------------
 
     def follow(
-        self, checkpoint: Checkpoint, proof: Sequence[bytes] | None = None
+        self,
+        checkpoint: Checkpoint,
+        proof: Sequence[bytes] | None = None,
+        since: tuple[int, bytes] | None = None,
     ) -> tuple[int, bytes]:
-        """The newer of this checkpoint and the last one seen, if one log extends the other; a
-        missing proof is asked for.
+        """The newer of this checkpoint and the last one seen, if one log extends the other.
+
+        A proof is for `since`. If that is not the last one any more, for another agent on this
+        store has seen more, or if there is none, it is asked for.
         """
         self.require_ours(checkpoint.federation)
         size, root = self._store.checkpoint
         if not size:
             return checkpoint.size, checkpoint.root
         old, new = sorted([(size, root), (checkpoint.size, checkpoint.root)])
-        if proof is None:
+        if proof is None or since != (size, root):
             proof = self._consistency(old[0], new[0])
         verify_consistency(*old, *new, proof)
         return new
