@@ -10,10 +10,10 @@ from pathlib import Path
 
 from expunge.client.folder import ClientFolder, exclusive, put_settings
 from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
-from expunge.errors import InputError, StoreDamagedError, StoreError
+from expunge.errors import FormatError, InputError, StoreDamagedError, StoreError
 from expunge.evidence import KeyChain
 from expunge.kinds import MESSAGES, MessageKind
-from expunge.ridge.spec import Spec
+from expunge.ridge.spec import Label, Spec
 from expunge.wire import schema
 
 _APPEND = (
@@ -132,6 +132,32 @@ class ClientSettings:
                 f"the setting {name!r} of the store in {self.path} is no number. "
                 f"{self._database.remedy}"
             ) from problem
+
+    def label(self, index: int) -> Label:
+        """The label of a class index.
+
+        Parameters
+        ----------
+        index : int
+            As it is stored with a sample.
+
+        Returns
+        -------
+        str or int
+            The label of the spec.
+
+        Raises
+        ------
+        StoreDamagedError
+            The spec has no such label.
+        """
+        labels = self._spec.labels or ()
+        if not 0 <= index < len(labels):
+            raise StoreDamagedError(
+                f"a sample in {self.path} has a label that the spec does not have. "
+                f"{self._database.remedy}"
+            )
+        return labels[index]
 
     @property
     def path(self) -> Path:
@@ -376,8 +402,12 @@ def checkpoint_text(size: int, root: bytes) -> str:
 
 @lru_cache(maxsize=16)
 def _checkpoint_of(text: str) -> tuple[int, bytes]:
-    value = _CHECKPOINT(canonical.decode(text.encode(), "the checkpoint of the store"), "it")
-    return value["size"], bytes.fromhex(value["root"])
+    what = "the checkpoint of the store"
+    value = _CHECKPOINT(canonical.decode(text.encode(), what), what)
+    try:
+        return value["size"], bytes.fromhex(value["root"])
+    except ValueError as problem:
+        raise FormatError(f"{what} is damaged: {problem}") from problem
 
 
 def read_pins(text: str | None) -> dict[str, str]:

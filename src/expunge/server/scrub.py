@@ -145,9 +145,13 @@ class ServerScrub(Scrub):
         entries: dict[int, bytes] = {}
         wrong: dict[tuple[int, int], bytes] = {}
         for start in range(0, size, _AT_ONCE):
-            for position, data in enumerate(
-                table.entries(start, min(size, start + _AT_ONCE)), start=start
-            ):
+            end = min(size, start + _AT_ONCE)
+            page = table.entries(start, end)
+            if len(page) < end - start:
+                raise StoreDamagedError(
+                    f"the log lacks entries between {start} and {end}, of {size}"
+                )
+            for position, data in enumerate(page, start=start):
                 entry = self._whole_entry(position, data)
                 self._answered += [] if entry is None else _answered_in(entry)
                 if entry is not None and entry != data:

@@ -539,6 +539,10 @@ class SqliteStorage(Storage):
         self.audits = _Audits(database)
         self.rounds = _Rounds(database)
 
+    def explaining(self) -> AbstractContextManager[object]:
+        """As `Database.explaining`."""
+        return self.database.explaining()
+
     @contextmanager
     def snapshot(self) -> Iterator[Storage]:
         """By a connection of its own; while it is open, the write-ahead log cannot be cut."""
