@@ -34,26 +34,30 @@ def list_samples(folder: Path, subject: str | None, label: str | None) -> None:
       expunge client list --subject patient-4711 --json --dir hospital-a
     """
 
-    def ask(store: ClientStore) -> tuple[list[StoredSample], tuple[Label, ...]]:
+    def ask(store: ClientStore) -> list[tuple[StoredSample, Label | None]]:
         named = None if label is None else as_label(store.spec, label)
         conditions = Selection(
             subject=subject, label=named, everything=subject is None and named is None
         )
         try:
-            return store.listed(conditions), store.spec.labels or ()
+            samples = store.listed(conditions)
         except UnknownSampleError:
-            return [], ()
+            return []
+        return [
+            (sample, None if sample.label is None else store.label(sample.label))
+            for sample in samples
+        ]
 
-    (samples, labels), busy = read_store(ClientStore, folder, ask)
+    samples, busy = read_store(ClientStore, folder, ask)
     rows = [
         {
             "id": sample.names.id,
             "subject": sample.names.subject,
-            "label": None if sample.label is None else labels[sample.label],
+            "label": name,
             "state": sample.shown_state,
             "added": time_text(sample.added),
         }
-        for sample in samples
+        for sample, name in samples
     ]
     shown = [
         (

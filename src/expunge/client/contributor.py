@@ -167,7 +167,7 @@ class Contributor:
 
         Law: numbers under which something is masked never decrease.
         """
-        if sequence < (last := int(self._store.recall(_MASKED) or 0)):
+        if sequence < (last := self._store.number(_MASKED, 0)):
             raise UnsafeRoundError(
                 f"this client has masked something under number {last}, and the server asks for "
                 f"number {sequence} again, under which it may have masked something else: nothing "
@@ -301,7 +301,7 @@ class Contributor:
 
     def unbound(self, sequence: int) -> int:
         """A number that is not below this one, under which nothing has been masked yet."""
-        return max(sequence, int(self._store.recall(_MASKED) or 0) + 1)
+        return max(sequence, self._store.number(_MASKED, 0) + 1)
 
     def _take_part(
         self, purpose: Purpose, sequence: int, vector: Callable[[], Wide], *, reset: bool = False

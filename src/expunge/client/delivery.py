@@ -207,7 +207,7 @@ class Direct:
         return limit if self._too_large is None else min(limit, self._too_large - 1)
 
     def _server_limit(self) -> int:
-        return int(self._store.recall("largest_request") or _LARGEST)
+        return self._store.number("largest_request", _LARGEST)
 
     def outstanding(self, compose: Callable[[], Composition | None]) -> Composition | None:
         """The request that is composed, or a new one."""

@@ -88,7 +88,12 @@ def _remedy(database: Path) -> str:
 
 def _changes_in(database: Database) -> int:
     text = database.value("SELECT value FROM settings WHERE name = ?", (_CHANGES,))
-    return 0 if text is None else int(text)
+    try:
+        return 0 if text is None else int(text)
+    except ValueError as problem:
+        raise StoreDamagedError(
+            f"{database.path} does not say how many changes it has had. {database.remedy}"
+        ) from problem
 
 
 def _require_changes(database: Database, level: Level | None) -> None:

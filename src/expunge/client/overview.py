@@ -233,7 +233,6 @@ class ClientOverview(ClientSettings):
             "SELECT label, count(*) FROM samples WHERE state IN ('adding', 'live') "
             "AND label IS NOT NULL GROUP BY label"
         )
-        names = self._spec.labels or ()
         return Status(
             name=self.name,
             federation=self.federation,
@@ -243,7 +242,7 @@ class ClientOverview(ClientSettings):
             live=numbers.get("live", 0),
             adding=numbers.get("adding", 0),
             deleting=numbers.get("deleting", 0) + numbers.get("withdrawn", 0),
-            labels={str(names[label]): number for label, number in self._database.rows(query)},
+            labels={str(self.label(index)): number for index, number in self._database.rows(query)},
             sequence=self.sequence,
             composed=self._database.value("SELECT sequence FROM compositions"),
             orders=self._database.value("SELECT count(*) FROM orders WHERE answered = 0"),

@@ -10,16 +10,17 @@ from pathlib import Path
 
 from expunge.client.folder import ClientFolder, exclusive, put_settings
 from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
-from expunge.errors import InputError, StoreError
+from expunge.errors import FormatError, InputError, StoreDamagedError, StoreError
 from expunge.evidence import KeyChain
 from expunge.kinds import MESSAGES, MessageKind
-from expunge.ridge.spec import Spec
+from expunge.ridge.spec import Label, Spec
 from expunge.wire import schema
 
 _APPEND = (
     "INSERT INTO documents (kind, number, content) SELECT ?1, coalesce(max(number) + 1, 0), ?2 "
     "FROM documents WHERE kind = ?1"
 )
+_CHECKPOINT = schema.objects({"root": schema.string, "size": schema.count})
 _FORMER = (
     "former-server"  # the kind of document in which the keys of a server that was lost are kept
 )
@@ -103,6 +104,61 @@ class ClientSettings:
             )
         return value
 
+    def number(self, name: str, default: int) -> int:
+        """A setting that is a number; `default` if there is none.
+
+        Parameters
+        ----------
+        name : str
+            The name of the setting.
+        default : int
+            What it is where it was never set, or is empty.
+
+        Returns
+        -------
+        int
+            Its value.
+
+        Raises
+        ------
+        StoreDamagedError
+            It is no number.
+        """
+        value = self.recall(name)
+        try:
+            return int(value) if value else default
+        except ValueError as problem:
+            raise StoreDamagedError(
+                f"the setting {name!r} of the store in {self.path} is no number. "
+                f"{self._database.remedy}"
+            ) from problem
+
+    def label(self, index: int) -> Label:
+        """The label of a class index.
+
+        Parameters
+        ----------
+        index : int
+            As it is stored with a sample.
+
+        Returns
+        -------
+        str or int
+            The label of the spec.
+
+        Raises
+        ------
+        StoreDamagedError
+            The spec has no such label.
+        """
+        labels = self._spec.labels or ()
+        if not 0 <= index < len(labels):
+            raise StoreDamagedError(
+                f"a sample in {self.path} has a label that the spec does not have. "
+                f"{self._database.remedy}"
+            )
+        return labels[index]
+
     @property
     def path(self) -> Path:
         """The client's folder."""
@@ -161,7 +217,8 @@ class ClientSettings:
     @property
     def sequence(self) -> int:
         """The number of the last request whose receipt is here."""
-        return int(self.setting("sequence"))
+        self.setting("sequence")
+        return self.number("sequence", 0)
 
     @property
     def gone(self) -> bool:
@@ -335,7 +392,7 @@ def spec_text(spec: Spec) -> str:
 @lru_cache(maxsize=16)  # it is read for every request, and seldom changes
 def spec_of(text: str) -> Spec:
     """The inverse of `spec_text`."""
-    return Spec.from_dict(canonical.decode(text.encode("ascii"), "the spec of the store"))
+    return Spec.from_dict(canonical.decode(text.encode(), "the spec of the store"))
 
 
 def checkpoint_text(size: int, root: bytes) -> str:
@@ -345,8 +402,12 @@ def checkpoint_text(size: int, root: bytes) -> str:
 
 @lru_cache(maxsize=16)
 def _checkpoint_of(text: str) -> tuple[int, bytes]:
-    value = canonical.decode(text.encode("ascii"), "the checkpoint of the store")
-    return value["size"], bytes.fromhex(value["root"])
+    what = "the checkpoint of the store"
+    value = _CHECKPOINT(canonical.decode(text.encode(), what), what)
+    try:
+        return value["size"], bytes.fromhex(value["root"])
+    except ValueError as problem:
+        raise FormatError(f"{what} is damaged: {problem}") from problem
 
 
 def read_pins(text: str | None) -> dict[str, str]:
@@ -354,7 +415,7 @@ def read_pins(text: str | None) -> dict[str, str]:
     if not text:
         return {}
     pins: dict[str, str] = schema.mapping(schema.name, schema.key_text)(
-        canonical.decode(text.encode("ascii"), "the pins"), "the pins"
+        canonical.decode(text.encode(), "the pins"), "the pins"
     )
     return pins
 

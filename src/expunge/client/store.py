@@ -312,8 +312,7 @@ class ClientStore(ClientOverview):
     def _preview(self, selected: Sequence[StoredSample]) -> Preview:
         going = [sample for sample in selected if sample.state in ("adding", "live")]
         labels = [
-            None if sample.label is None else str((self._spec.labels or ())[sample.label])
-            for sample in going
+            None if sample.label is None else str(self.label(sample.label)) for sample in going
         ]
         return Preview(
             ids=tuple(sample.names.id for sample in going),

@@ -729,7 +729,7 @@ class Agent:
         """The newest head: its digest, and whether it is new here."""
         stored_digest = self.store.recall("head") or ""
         immediate = self.store.spec.publication == "immediately"
-        after = int(self.store.recall("entry") or -1) if immediate else -1
+        after = self.store.number("entry", -1) if immediate else -1
 
         def fetch() -> tuple[bytes, Head, Certificate] | None:
             data = self._carrier.head(stored_digest or None)

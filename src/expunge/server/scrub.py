@@ -98,6 +98,7 @@ class ServerScrub(Scrub):
         self._folder = folder
         self._storage = folder.storage
         self._still = still or nullcontext()
+        self._answered: list[tuple[str, int]] = []  # by name and number, as the log says
 
     def run(self) -> ScrubResult:
         """Read everything."""
@@ -144,10 +145,15 @@ class ServerScrub(Scrub):
         entries: dict[int, bytes] = {}
         wrong: dict[tuple[int, int], bytes] = {}
         for start in range(0, size, _AT_ONCE):
-            for position, data in enumerate(
-                table.entries(start, min(size, start + _AT_ONCE)), start=start
-            ):
+            end = min(size, start + _AT_ONCE)
+            page = table.entries(start, end)
+            if len(page) < end - start:
+                raise StoreDamagedError(
+                    f"the log lacks entries between {start} and {end}, of {size}"
+                )
+            for position, data in enumerate(page, start=start):
                 entry = self._whole_entry(position, data)
+                self._answered += [] if entry is None else _answered_in(entry)
                 if entry is not None and entry != data:
                     entries[position] = entry
                 leaf = self._node(0, position) if entry is None else leaf_hash(entry)
@@ -213,16 +219,14 @@ class ServerScrub(Scrub):
     def _answers(self) -> None:
         """Every receipt and every result of a command verifies, and is of this log."""
         chain = self._chain()
-        actors = self._storage.actors.all()
-        total, done = sum(actor.sequence for actor in actors), 0
-        for actor in actors:
-            for sequence in range(1, actor.sequence + 1):
-                record = self._storage.answers.get(actor.name, sequence)
-                done += 1
-                if record is not None:
-                    self._answer(record, chain, is_client=actor.role == "client")
-                if done % _AT_ONCE == 0:
-                    self.count("receipts", done, total)
+        clients = {actor.name for actor in self._storage.actors.all() if actor.role == "client"}
+        total = len(self._answered)
+        for done, (name, sequence) in enumerate(self._answered, start=1):
+            record = self._storage.answers.get(name, sequence)
+            if record is not None:
+                self._answer(record, chain, is_client=name in clients)
+            if done % _AT_ONCE == 0:
+                self.count("receipts", done, total)
         self.count("receipts", total, total)
 
     def _chain(self) -> KeyChain:
@@ -445,6 +449,21 @@ def scrub_server(
         return ServerScrub(folder, repair=repair, progress=progress).run()
     finally:
         folder.close()
+
+
+def _answered_in(data: bytes) -> list[tuple[str, int]]:
+    """Whose requests or commands an entry of the log is of, with their numbers."""
+    try:
+        entry = read_entry(data)
+    except ExpungeError:
+        return []
+    if entry["kind"] == "changed":
+        return [(entry["client"], entry["sequence"])]
+    if entry["kind"] == "commanded":
+        return [(entry["actor"], entry["sequence"])]
+    if entry["kind"] == "aggregated":
+        return [(member["client"], member["sequence"]) for member in entry["clients"]]
+    return []
 
 
 def _is_entry(data: bytes) -> bool:

@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from expunge.crypto import Envelope, PublicKey, canonical
 from expunge.errors import EvidenceError, RefusedError, StoreError
@@ -39,10 +40,25 @@ if TYPE_CHECKING:
     from expunge.server.secagg import RoundStatus, SecureAggregation
 
 Report = Callable[[str, BaseException | None], None]
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 def no_report(_: str, __: BaseException | None) -> None:
     """Default hook: does nothing."""
+
+
+def _explained(
+    method: Callable[Concatenate[Service, _P], _T],
+) -> Callable[Concatenate[Service, _P], _T]:
+    """The method, whose errors say so if they come of a damaged store."""
+
+    @wraps(method)
+    def explained(self: Service, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
+        with self.state.storage.explaining():
+            return method(self, *arguments, **options)
+
+    return explained
 
 
 class Service:
@@ -111,16 +127,17 @@ class Service:
         for warning in folder.vault.warnings:
             report(warning, None)
         try:
-            return cls(
-                folder,
-                settings or Settings(),
-                clock,
-                report,
-                upkeep=upkeep,
-                threads=threads,
-                seconds=seconds,
-                schedule=schedule,
-            )
+            with folder.storage.explaining():
+                return cls(
+                    folder,
+                    settings or Settings(),
+                    clock,
+                    report,
+                    upkeep=upkeep,
+                    threads=threads,
+                    seconds=seconds,
+                    schedule=schedule,
+                )
         except BaseException:
             folder.close()
             raise
@@ -140,10 +157,12 @@ class Service:
         """For carriers that show the state; changes go through the methods here."""
         return self._state
 
+    @_explained
     def status(self) -> dict[str, Any]:
         """The federation's current state; nothing in it is personal."""
         return self._commands.status() | {"waiting": len(self._queue)}
 
+    @_explained
     def federation(self) -> bytes:
         """The envelope `federation`."""
         state = self._state
@@ -237,6 +256,7 @@ class Service:
             )
         return self.rounds
 
+    @_explained
     @answers_bytes
     def sync(self, data: bytes) -> bytes:
         """What is new for an actor."""
@@ -286,6 +306,7 @@ class Service:
 
     # -- operators and officers --------------------------------------------------------------------
 
+    @_explained
     @answers_bytes
     def command(self, data: bytes) -> bytes:
         """A command, applied once by its number, or a question (number 0)."""
@@ -376,6 +397,7 @@ class Service:
         """The digest of the current head; empty if there is none."""
         return self._state.head_digest
 
+    @_explained
     def head(self, known: str | None = None) -> bytes | None:
         """The published head with its certificate; None if its digest is `known`."""
         state = self._state
@@ -388,6 +410,7 @@ class Service:
                 self._published = state.version, published_head.write(envelope, state.head), digest  # type: ignore[arg-type]
             return self._published[1]
 
+    @_explained
     def checkpoint(self) -> bytes:
         """The envelope `checkpoint`."""
         with self._state.lock:

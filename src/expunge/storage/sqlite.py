@@ -26,6 +26,8 @@ _ALWAYS: dict[str, str | int] = {
     "secure_delete": "ON",
     "foreign_keys": "ON",
 }
+# What the module raises; the second where it cannot read what SQLite says of a damaged schema
+SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 _PUT_BACK = "Put it back from a backup"
 _OF_ITSELF = "sqlite_"  # how the names of SQLite's own tables begin
 _TYPES = {"INTEGER": "integer", "TEXT": "text", "BLOB": "blob"}  # by the declared type of a column
@@ -85,7 +87,7 @@ class Database:
                 yield self
                 self._hook("before commit")
                 self._commit()
-            except sqlite3.Error as problem:
+            except SQLITE_ERRORS as problem:
                 raise self._failure(problem) from problem
             finally:
                 self._ended += 1
@@ -117,7 +119,7 @@ class Database:
             version = self._connection.execute("PRAGMA user_version").fetchone()[0]
             self._connection.execute(f"PRAGMA user_version={version}")
             self._commit()
-        except sqlite3.Error:  # the disk is still failing: the next transaction does it
+        except SQLITE_ERRORS:  # the disk is still failing: the next transaction does it
             _roll_back(self._connection)
 
     def run(self, query: str, arguments: Sequence[Any] = ()) -> int:
@@ -139,7 +141,7 @@ class Database:
     def _was_closed(self) -> StoreError:
         return StoreError(f"{self.path} was closed: open the store again")
 
-    def _failure(self, problem: sqlite3.Error) -> StoreError:
+    def _failure(self, problem: sqlite3.Error | UnicodeDecodeError) -> StoreError:
         if self._closed:
             return self._was_closed()
         return store_error(self.path, problem, self.remedy)
@@ -158,7 +160,7 @@ class Database:
         with self._lock:
             try:
                 return self._connection.execute(query, arguments).fetchall()
-            except sqlite3.Error as problem:
+            except SQLITE_ERRORS as problem:
                 raise self._failure(problem) from problem
 
     def row(self, query: str, arguments: Sequence[Any] = ()) -> tuple[Any, ...] | None:
@@ -226,7 +228,7 @@ class Database:
         with self._lock:
             try:
                 busy = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-            except sqlite3.Error as problem:
+            except SQLITE_ERRORS as problem:
                 raise self._failure(problem) from problem
         if busy:
             raise StoreError(
@@ -255,7 +257,7 @@ class Database:
             for statement in emptying:
                 target.execute(statement)
             target.execute("VACUUM")
-        except sqlite3.Error as problem:
+        except SQLITE_ERRORS as problem:
             raise store_error(self.path, problem, self.remedy, "could not be copied") from problem
         finally:
             target.close()
@@ -315,7 +317,7 @@ class Snapshot(Database):
 
 def store_error(
     path: Path,
-    problem: sqlite3.Error,
+    problem: sqlite3.Error | UnicodeDecodeError,
     remedy: str,
     failed: str = "could not be used, and is as it was",
 ) -> StoreError:
@@ -354,6 +356,7 @@ _DAMAGED = (
     "no such ",
     "already exists",
     "FOREIGN KEY",
+    "codec can't decode",
 )
 
 
@@ -371,7 +374,7 @@ def _connected(
         for file in (path, *(other for other in beside if other.exists())):
             make_file(file)
         connection = machine_of(path).connect(path, timeout=30.0)
-    except sqlite3.Error as problem:
+    except SQLITE_ERRORS as problem:
         raise store_error(path, problem, remedy, "cannot be opened") from problem
     except OSError as problem:
         raise StoreError(
@@ -381,7 +384,7 @@ def _connected(
         for name, value in {**settings, **_ALWAYS}.items():
             connection.execute(f"PRAGMA {name}={value}")
         _migrate(connection, path, migrations)
-    except sqlite3.Error as problem:
+    except SQLITE_ERRORS as problem:
         connection.close()
         raise store_error(path, problem, remedy, "cannot be used") from problem
     except BaseException:
@@ -421,14 +424,14 @@ def _glimpse(path: Path, remedy: str) -> tuple[Connection, int]:
     """A connection that reads what is there now and sees no later change, and the version."""
     try:
         connection = machine_of(path).connect(_read_only(path), uri=True, timeout=SNAPSHOT_PATIENCE)
-    except sqlite3.Error as problem:
+    except SQLITE_ERRORS as problem:
         raise store_error(path, problem, remedy, "cannot be opened") from problem
     try:
         connection.execute("PRAGMA temp_store=MEMORY")
         connection.execute("BEGIN")
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # from here on fixed
-    except sqlite3.Error as problem:
+    except SQLITE_ERRORS as problem:
         connection.close()
         raise store_error(path, problem, remedy, "cannot be read beside it") from problem
     return connection, version

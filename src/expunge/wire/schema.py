@@ -225,8 +225,11 @@ data_digests = objects(dict.fromkeys(("data", "labels"), digest))  # what sample
 
 
 def time_text(seconds: float) -> str:
-    """A time in seconds since 1970 as text, to the second below."""
-    return datetime.fromtimestamp(int(seconds), UTC).strftime(_TIME_FORMAT)
+    """A time in seconds since 1970 as text, to the second below; FormatError if it has no date."""
+    try:
+        return datetime.fromtimestamp(int(seconds), UTC).strftime(_TIME_FORMAT)
+    except (ValueError, OverflowError, OSError) as problem:
+        raise FormatError(f"{int(seconds)} seconds after 1970 is no time: {problem}") from problem
 
 
 def time_seconds(text: object) -> int:

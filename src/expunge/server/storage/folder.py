@@ -181,9 +181,10 @@ class ServerFolder:
             raise
         try:
             if not lossy:
-                folder.require_log()
-                folder.mark_log()  # which a crash may have kept from being raised, or made
-                folder.adopt_key()
+                with folder.storage.explaining():
+                    folder.require_log()
+                    folder.mark_log()  # which a crash may have kept from being raised, or made
+                    folder.adopt_key()
         except StoreDamagedError:
             folder.close(abandon=True)
             raise

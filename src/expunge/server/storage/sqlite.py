@@ -30,7 +30,7 @@ from expunge.server.storage.tables import (
     ShareFile,
     Storage,
 )
-from expunge.storage.sqlite import Database, Hook, Snapshot, no_hook, store_error
+from expunge.storage.sqlite import SQLITE_ERRORS, Database, Hook, Snapshot, no_hook, store_error
 
 _SETTINGS: dict[str, str | int] = {"wal_autocheckpoint": 4000}
 _PARAMETERS = 900  # in one query
@@ -539,6 +539,10 @@ class SqliteStorage(Storage):
         self.audits = _Audits(database)
         self.rounds = _Rounds(database)
 
+    def explaining(self) -> AbstractContextManager[object]:
+        """As `Database.explaining`."""
+        return self.database.explaining()
+
     @contextmanager
     def snapshot(self) -> Iterator[Storage]:
         """By a connection of its own; while it is open, the write-ahead log cannot be cut."""
@@ -598,7 +602,7 @@ def signer_of(backup: Path) -> str | None:
     """The id of the key that a backed-up server signed with; None if it was never founded."""
     try:
         row = _peek(backup, "SELECT key FROM state")
-    except sqlite3.Error as problem:
+    except SQLITE_ERRORS as problem:
         raise StoreError(f"{backup} is no backup of a server: {problem}") from problem
     return str(row[0][0]) if row else None
 
@@ -607,7 +611,7 @@ def rotations_of(path: Path) -> list[bytes]:
     """The rotations in a server's database, the oldest first; also while a server is running."""
     try:
         rows = _peek(path, "SELECT envelope FROM rotations ORDER BY number")
-    except sqlite3.Error as problem:
+    except SQLITE_ERRORS as problem:
         raise store_error(
             path, problem, _remedy(path), "does not give the rotations of the server's key"
         ) from problem

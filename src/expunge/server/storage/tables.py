@@ -593,6 +593,10 @@ class Storage(ABC):
         """Make anew what only helps to find things; whether there is such a thing."""
         return False
 
+    def explaining(self) -> AbstractContextManager[object]:
+        """Whatever is raised within because the store is damaged is a StoreDamagedError."""
+        return nullcontext()
+
     def snapshot(self) -> AbstractContextManager[Storage]:
         """The store as it is at this moment, to be read beside changes, which do not wait."""
         return nullcontext(self)
