@@ -182,6 +182,10 @@ def symmetric_multiply(upper: Float, right: Float) -> Float:
     """A @ right for the symmetric A whose upper triangle is given; `right` row-major."""
     if right.shape[1] == 1:
         return scipy_blas.dsymv(1.0, upper.T, right[:, 0], lower=1)[:, None]
+    if 0 < right.shape[1] <= _FEW_COLUMNS:  # dsymm would take several times as long
+        return np.stack(
+            [scipy_blas.dsymv(1.0, upper.T, column, lower=1) for column in right.T], axis=1
+        )
     _require_plain(upper)
     columns, result = np.asfortranarray(right), np.zeros(right.shape, order="F")
     scalars = _scalars(b"L", b"L", len(upper), right.shape[1], 1.0, 0.0)

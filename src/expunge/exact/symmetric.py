@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 from expunge.exact import blas, wide
 from expunge.exact.gram import Digits, panels, unpacked
 from expunge.exact.grid import DIGIT_BITS
+from expunge.exact.threads import chunks
 
 Float = NDArray[np.float64]
 
 _WORD_BITS = 32
 _MOST_LEADING_BITS = 28
-_DIGIT_BITS = 19  # of a column: a digit times 42 bits must fit 62, and two of them are 40 bits
+_DIGIT_BITS = 20  # of a column, at least
+_MOST_DIGIT_BITS = 21  # a digit times 41 bits must fit 62
 # Beyond this two digits would leave too few bits of the matrix; then three do that are this short
 WIDE = 2048
 _SHORT_DIGIT_BITS = 13
@@ -97,7 +99,9 @@ class SymmetricWords:
 
 
 def leading_bits(size: int) -> tuple[int, int]:
-    """How many bits of entries, at a time, and of a column's integers are multiplied exactly."""
+    """How many bits of entries, at a time, and of a column's integers are multiplied exactly,
+    whatever the entries are.
+    """
     digit_bits = _DIGIT_BITS if size <= WIDE else _SHORT_DIGIT_BITS
     left = 53 - digit_bits - int(size - 1).bit_length()
     return min(_MOST_LEADING_BITS, left), digit_bits
@@ -105,11 +109,12 @@ def leading_bits(size: int) -> tuple[int, int]:
 
 class LeadingBits:
     """A symmetric matrix of 128-bit integers (packed upper triangle) for products of which the
-    leading bits are exact, 46 to 56 of them, and the rest is rounded.
+    leading bits are exact, 44 to 56 of them, and the rest is rounded.
 
     A = high * 2^high_shift + low * 2^low_shift + rest: `low` has so many bits, and `high` one more
-    for its sign, that their products with integers of up to 2^digit_bits are error-free: size *
-    2^bits * 2^digit_bits <= 2^53. `rest` is rounded to float64.
+    for its sign, that their products with integers of up to 2^digit_bits are error-free: the
+    absolute values of no row add up to more than 2^(53 - digit_bits). Nor do rows of samples'
+    digits, of `size` entries up to 2^20, with them. `rest` is rounded to float64.
     """
 
     def __init__(self, packed: wide.Wide, size: int) -> None:
@@ -127,6 +132,12 @@ class LeadingBits:
         if self.low_shift < self.high_shift:
             low = wide.bits_of(packed, self.low_shift, self.high_shift)
             self._low = blas.upper_from_packed(size, low.astype(np.float64))
+        parts = [part for part in (self._high, self._low) if part is not None]
+        largest = max(_largest_row(part) for part in parts)
+        rows = DIGIT_BITS - 1 + int(size - 1).bit_length()  # bits of a sum of a row's digits
+        allowed = min(_MOST_DIGIT_BITS, 53 - max(rows, (int(largest) - 1).bit_length()))
+        self._least_digit_bits = self.digit_bits
+        self.digit_bits = max(self.digit_bits, allowed)
         if self.low_shift:
             first = max(0, self.low_shift - 53)
             rest = np.ldexp(wide.bits_of(packed, first, self.low_shift).astype(np.float64), first)
@@ -158,6 +169,7 @@ class LeadingBits:
         if self._rest is None:
             return None
         part = copy.copy(self)
+        part.digit_bits = self._least_digit_bits
         part.high_shift, part.low_shift = max(self.low_shift - self._bits, 0), 0
         part._low = None
         with np.errstate(all="ignore"):  # entries below the diagonal are arbitrary
@@ -167,6 +179,18 @@ class LeadingBits:
             part._rest = np.subtract(self._rest, rest, out=rest)
         part.rest_norm = len(part._rest) * 2.0**part.high_shift
         return part
+
+
+def _largest_row(upper: Float) -> float:
+    """The largest sum of absolute values in a row of a symmetric matrix of integers, whose upper
+    triangle is given, and zeros below; exact, up to 2^53.
+    """
+    sums = np.zeros(len(upper))
+    for rows in chunks(len(upper), len(upper)):
+        part = np.abs(upper[rows])
+        sums += part.sum(axis=0)
+        sums[rows] += part.sum(axis=1)
+    return float((sums - np.abs(upper.diagonal())).max(initial=1.0))
 
 
 def rows_times(rows: Digits, right: wide.Wide, limbs: int) -> wide.Wide:
@@ -181,11 +205,16 @@ def rows_times(rows: Digits, right: wide.Wide, limbs: int) -> wide.Wide:
     return result
 
 
+def transposed_bits(rows: Digits) -> int:
+    """How many bits at a time `add_transposed_product` takes of the other factor."""
+    return 53 - DIGIT_BITS - max(1, len(rows).bit_length())
+
+
 def add_transposed_product(
     target: wide.Wide, rows: Digits, right: wide.Wide, shift: int, sign: int
 ) -> None:
     """target += sign * rows.T @ right * 2^shift, exactly modulo the target's width."""
-    bits = 53 - DIGIT_BITS - max(1, len(rows).bit_length())
+    bits = transposed_bits(rows)
     for position, digit in enumerate(wide.digits(right, bits)):
         for index, part in enumerate(rows.parts):
             product = blas.multiply_transposed(part, np.ascontiguousarray(digit)).astype(np.int64)
