@@ -130,16 +130,21 @@ class TrackedHead:
 
     def tolerable(self, floor: float) -> float:
         """An error of the residual that adds no more than little to the risk."""
+        return self._allowed(_LITTLE_RISK / 8.0, floor)
+
+    def _allowed(self, risk: float, floor: float) -> float:
+        """An error of each column of the residual that makes for this risk."""
         spec = self.system.spec
-        share = _LITTLE_RISK / 8.0 / (spec.width * spec.columns)
+        share = risk / (spec.width * spec.columns)
         return share * floor * 2.0 ** -(spec.publication_bits + 1)
 
     def _tolerable_miss(self, errors: list[int], unit: int, pivot: float, floor: float) -> float:
-        """What a solved column may miss, so that it adds no more than little to the risk: column j
-        of the residual gets its part of it, errors[j] / pivot.
+        """What a solved column may miss, so that a full room of rows adds no more than little to
+        the risk: column j of the residual gets its part of it, errors[j] / pivot.
         """
-        total = math.ldexp(float(sum(map(abs, errors))), -unit)
-        return self.tolerable(floor) * self.system.spec.columns * pivot / max(total, 2.0**-900)
+        total = math.ldexp(float(sum(map(abs, errors))), -unit) * self.system.rows.room
+        miss = self._allowed(_LITTLE_RISK, floor) * self.system.spec.columns
+        return miss * pivot / max(total, 2.0**-900)
 
     def watch(self) -> Mark:
         """The head as it is now; a residual of it can be used later (`correct_since`)."""

@@ -19,7 +19,12 @@ from numpy.typing import NDArray
 from expunge.exact import blas, wide
 from expunge.exact.gram import Digits
 from expunge.exact.grid import DIGIT_BITS
-from expunge.exact.symmetric import LeadingBits, add_transposed_product, transposed_bits
+from expunge.exact.symmetric import (
+    LeadingBits,
+    add_transposed_product,
+    packed_times,
+    transposed_bits,
+)
 from expunge.ridge.spec import Spec
 from expunge.solvers.refinement import Propose
 from expunge.solvers.system import UNIT, Gamma
@@ -128,11 +133,21 @@ class TruncatedSystem:
         self.gamma = spec.gamma
         self._gamma = Gamma(spec)
         self._leading = LeadingBits(gram, spec.width)
-        packed = wide.to_float(gram, -2 * spec.grid.fraction_bits)
-        self.gram = blas.upper_from_packed(spec.width, packed)  # upper triangle
-        self._gram_norm = math.sqrt(2.0) * blas.norm(packed) * _UP
+        self.packed = wide.to_float(gram, -2 * spec.grid.fraction_bits)  # S in float64
+        self._gram_norm = math.sqrt(2.0) * blas.norm(self.packed) * _UP
         self.gram_error = 2.0**-50 * self._gram_norm  # at least what the float copy is off by
         self.rows = RowStack(spec.width, room)
+
+    @property
+    def diagonal(self) -> Float:
+        """That of S in float64."""
+        return self.packed[blas.packed_diagonal(self.spec.width)]
+
+    def shifted(self, shift: float) -> Float:
+        """The upper triangle of S + shift * I in float64, row-major, in memory of its own."""
+        upper = blas.upper_from_packed(self.spec.width, self.packed)
+        upper.flat[:: len(upper) + 1] += shift
+        return upper
 
     @property
     def norm(self) -> float:
@@ -339,7 +354,7 @@ class TruncatedSystem:
 
     def times(self, right: Float) -> Float:
         """H @ right in float64; `times_error` bounds what it is off by."""
-        product = blas.symmetric_multiply(self.gram, right)
+        product = packed_times(self.packed, right)
         product += self.gamma * right
         if self.rows.count:
             values = self.rows.values
