@@ -149,6 +149,15 @@ def test_a_wrong_product_is_refused(
 
 
 @pytest.mark.parametrize("fault", [one_off, last_bit_lost])
+def test_a_wrong_product_with_a_packed_matrix_is_refused(
+    fault: Callable[[Float], Float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = blas.packed_multiply
+    monkeypatch.setattr(blas, "packed_multiply", lambda *sides: fault(honest(*sides)))
+    assert_refused()
+
+
+@pytest.mark.parametrize("fault", [one_off, last_bit_lost])
 def test_a_wrong_gram_is_refused(
     fault: Callable[[Float], Float], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ from expunge.solvers.base import ExactSolver
 from expunge.solvers.change import Change
 from expunge.solvers.minors import MinorScreen
 from expunge.solvers.tracking import TrackedHead
-from expunge.solvers.truncated import RowStack
+from expunge.solvers.truncated import TruncatedSystem
 from support.oracle import of_samples
 
 VARIANTS = [CholeskySolver, WoodburySolver]
@@ -418,9 +418,8 @@ def test_minors_called_safe_are_not_negative(seed: int, spectrum: str) -> None:
     spec = Spec(dim=5, outputs=1, intercept=bool(draw.integers(2)), grid=Grid(2, 20))
     features, labels = drawn(spec, spectrum, 9, draw)
     whole = Statistics.of(spec, features[:7], labels[:7], lost_columns="accept")
-    upper = np.zeros((spec.width, spec.width))
-    upper[np.triu_indices(spec.width)] = whole.gram_float()[np.triu_indices(spec.width)]
-    screen, stack = MinorScreen(upper), RowStack(spec.width, 4)
+    system = TruncatedSystem(spec, whole.gram, 4)
+    screen, stack = MinorScreen(system), system.rows
     left = whole
     for place, sign in ((7, 1), (int(draw.integers(0, 9)), -1)):
         row = features[place : place + 1] * float(draw.choice([1.0, 1.0, 0.5, 1.01]))
@@ -446,7 +445,8 @@ def test_the_screen_is_of_use() -> None:
     features, labels = drawn(spec, "rare features", 2000, draw)
     labels = np.arange(2000) % 2
     statistics = Statistics.of(spec, features, labels)
-    screen, stack = MinorScreen(np.triu(statistics.gram_float())), RowStack(spec.width, 20)
+    system = TruncatedSystem(spec, statistics.gram, 20)
+    screen, stack = MinorScreen(system), system.rows
     safe = 0
     for place in range(20):
         rows = integer_rows(spec, features[place : place + 1], labels[place : place + 1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -19,6 +20,7 @@ from expunge.ridge.encoding import Rows, integer_rows
 from expunge.ridge.sums import Sums
 from expunge.solvers.change import Change
 from expunge.solvers.factor import CholeskyFactor, Downdate, raised_floor
+from expunge.solvers.refinement import Propose
 from expunge.solvers.tracking import TrackedHead
 from expunge.solvers.truncated import RowStack, SolvedColumn, TruncatedSystem
 
@@ -70,6 +72,15 @@ def product(matrix: Rational, column: list[Fraction]) -> list[Fraction]:
 
 def square(column: list[Fraction]) -> Fraction:
     return sum((value * value for value in column), Fraction(0))
+
+
+def solved(
+    system: TruncatedSystem, propose: Propose, change: Change, bits: int, enough: float = 0.0
+) -> SolvedColumn | None:
+    """H^-1 u for the one row of a change."""
+    values = change.values[0]
+    first = propose(values[:, None])[:, 0]
+    return system.solved(propose, change.digits, values, first, bits=bits, enough=enough)
 
 
 def exact_column(column: SolvedColumn) -> list[Fraction]:
@@ -236,9 +247,7 @@ def test_a_solved_column_misses_no_more_than_it_says(
         sums.change(rows, sign)
     sums.settle()
     last = Change(spec, integer_rows(spec, features[9:], labels[9:]))
-    column = system.solved(
-        lambda right: inverse.solve(right) * (1 + off), last.digits, last.values[0], 100, enough
-    )
+    column = solved(system, lambda right: inverse.solve(right) * (1 + off), last, 100, enough)
     assume(column is not None and np.isfinite(column.missed))
     row = [Fraction(float(value)) for value in last.values[0]]
     exact = exact_column(column)
@@ -298,10 +307,10 @@ def test_a_column_that_is_corrected_misses_much_less() -> None:
     change = Change(spec, integer_rows(spec, features[:1], labels[:1]))
     missed = []
     for enough in (np.inf, 0.0):
-        column = following.system.solved(
+        column = solved(
+            following.system,
             lambda right: following.factor.solve(right) * (1 + 2.0**-20),
-            change.digits,
-            change.values[0],
+            change,
             140,
             enough,
         )
@@ -313,6 +322,56 @@ def test_a_column_that_is_corrected_misses_much_less() -> None:
 def test_the_exact_budget_holds_at_every_width() -> None:
     for size in (1, 2, 3, 129, 1281, 2048, 2049, 4096, 4097, 8193, 20000):
         assert size * 2 ** sum(symmetric.leading_bits(size)) <= 2**53
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("size", [2, 33, 128, 200])
+def test_the_exact_budget_holds_for_the_entries_there_are(size: int, sign: int) -> None:
+    """Whether these are all as large as can be, or large in one row only: every product of the
+    leading bits with the longest digits is exact.
+    """
+    draw = np.random.default_rng(size)
+    largest = (1 << 76) - 1
+    for rows in (size, 1):
+        entries = np.zeros((size, size), dtype=object)
+        entries[:rows] = entries[:, :rows] = sign * largest
+        packed = wide.from_ints(list(entries[np.triu_indices(size)]))
+        leading = LeadingBits(packed, size)
+        for one in [leading, leading.deeper()]:
+            assert one is not None
+            digits = np.full((size, 2), 2.0**one.digit_bits)
+            digits[:, 1] -= draw.integers(0, 9, size)
+            for part, shift in one.leading_products(digits):
+                end = leading.high_shift if one is leading else leading.low_shift
+                signed = one is leading and shift == end
+                matrix = (entries if signed else entries & ((1 << end) - 1)) >> shift
+                assert (part == matrix @ digits.astype(np.int64).astype(object)).all()
+
+
+def test_what_a_column_may_miss_adds_little_to_the_risk_for_any_target() -> None:
+    """However far the targets are off, and so however much the head is moved by the column: a full
+    room of rows adds 2^-12.
+    """
+    draw = np.random.default_rng(8)
+    spec = Spec(dim=40, outputs=3, label_grid=Grid(2, 20))
+    features, targets = draw.standard_normal((300, 40)), draw.standard_normal((300, 3))
+    following = Following(spec, features, targets)
+    solved = TruncatedSystem.solved
+    allowed: list[float] = []
+
+    def missing(*arguments: Any, bits: int, enough: float) -> SolvedColumn | None:
+        column = solved(*arguments, bits=bits, enough=enough)
+        allowed.append(enough)
+        return column and replace(column, missed=enough)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TruncatedSystem, "solved", missing)
+        for far in (1e-3, 1.0, 1e3):
+            before = following.tracked.risk(following.floor)
+            assert following.move(integer_rows(spec, features[:1] + 0.1, targets[:1] + far), 1)
+            added = following.tracked.risk(following.floor) - before
+            assert 0.5 < added * following.system.rows.room * 2.0**12 < 2.0
+    assert allowed[0] > allowed[1] > 100 * allowed[2]
 
 
 def test_an_undone_move_leaves_the_head_as_it_was() -> None:
@@ -355,12 +414,12 @@ def test_leading_products_and_the_rest_add_up(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(symmetric, "WIDE", widest)
         leading = LeadingBits(wide.from_ints(entries), size)
-    most = 2**leading.digit_bits
-    digits = draw.integers(-most, most + 1, (size, 2)).astype(np.float64)
     matrices = [leading]
     if how == "deeper":
         deeper = leading.deeper()
         matrices += [] if deeper is None else [deeper]
+    most = 2 ** min(one.digit_bits for one in matrices)
+    digits = draw.integers(-most, most + 1, (size, 2)).astype(np.float64)
     matrix = np.zeros((size, size), dtype=object)
     matrix[np.triu_indices(size)] = entries
     whole = (matrix + np.triu(matrix, 1).T) @ digits.astype(np.int64).astype(object)
@@ -401,11 +460,5 @@ def test_a_column_beyond_what_integers_hold_is_not_solved(bits: int) -> None:
     change = Change(spec, integer_rows(spec, [[1.0, 2.0, 3.0]], [1.0]))
     for nonsense in (np.nan, np.inf, 1e300, -1e-300):
         assert (
-            system.solved(
-                lambda right, nonsense=nonsense: right * nonsense,
-                change.digits,
-                change.values[0],
-                bits,
-            )
-            is None
+            solved(system, lambda right, nonsense=nonsense: right * nonsense, change, bits) is None
         )

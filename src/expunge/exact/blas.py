@@ -37,7 +37,7 @@ EXACT_LIMIT = (
     2.0**53
 )  # integers up to here are exact in float64, and so are sums whose absolute products stay below it
 
-_FEW_COLUMNS = 4  # of a product: up to here they are multiplied one by one
+FEW_COLUMNS = 4  # of a product: up to here they are multiplied one by one
 _LINALG = "scipy.linalg"
 _extensions = Extensions(_LINALG)
 
@@ -128,7 +128,7 @@ def add_gram(rows: Float, total: Float, factor: float = 1.0) -> None:
 def add_product(left: Float, right: Float, total: Float, factor: float = 1.0) -> None:
     """total += factor * left.T @ right, in place; arrays contiguous and row-major."""
     _require_plain(left, right, total)
-    if left.size > 0 and right.shape[1] <= _FEW_COLUMNS:
+    if left.size > 0 and right.shape[1] <= FEW_COLUMNS:
         _add_columns(left, right, total, float(factor))
     else:
         _dgemm_into(left, right, right.shape[1], total, (float(factor), 1.0))
@@ -190,6 +190,16 @@ def symmetric_multiply(upper: Float, right: Float) -> Float:
     dsymm = _library_function("dsymm", 12)
     dsymm(left, lower, size, count, alpha, upper.ctypes.data, size, *sides)
     return np.ascontiguousarray(result)
+
+
+def packed_multiply(packed: Float, right: Float) -> Float:
+    """A @ right for the symmetric A whose packed upper triangle is given, column by column: fast as
+    long as these are few, because every column reads all of A.
+    """
+    result = np.empty(right.shape)
+    for index, column in enumerate(right.T):
+        result[:, index] = scipy_blas.dspmv(len(right), 1.0, packed, column, lower=1)
+    return result
 
 
 def norm(array: Float) -> float:
@@ -289,6 +299,7 @@ def require_exact() -> None:
     right = np.subtract(most, digits, dtype=np.float64)
     ways = (symmetric_multiply, multiply, multiply_transposed)
     products = [way(whole, right) for way in ways]
+    products.append(packed_multiply(packed_from_upper(whole), right))
     for way in ways:  # these have routines of their own for single columns
         single = [way(whole, right[:, [index]]) for index in range(columns)]
         products.append(np.concatenate(single, axis=1))

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,10 +26,11 @@ Float = NDArray[np.float64]
 
 _WORD_BITS = 32
 _MOST_LEADING_BITS = 28
-_DIGIT_BITS = 19  # of a column: a digit times 42 bits must fit 62, and two of them are 40 bits
+_DIGIT_BITS = 20  # of a column, at least
+_MOST_DIGIT_BITS = 21  # a digit times 41 bits must fit 62
 # Beyond this two digits would leave too few bits of the matrix; then three do that are this short
 WIDE = 2048
-_SHORT_DIGIT_BITS = 13
+_SHORT_DIGIT_BITS = 15
 
 
 class SymmetricWords:
@@ -71,15 +74,7 @@ class SymmetricWords:
         """
         if self._kept is not None:
             return blas.symmetric_multiply(self._kept[index], right)
-        total = np.zeros_like(right)
-        for rows, span in panels(self._size):
-            panel = unpacked(self._word(index, span), rows.stop - rows.start)
-            total[rows] += blas.multiply(panel, right[rows.start :])
-            panel.flat[:: panel.shape[1] + 1] = (
-                0.0  # the diagonal has been counted; the rest counts for the columns as well
-            )
-            blas.add_product(panel, right[rows], total[rows.start :])
-        return total
+        return _times_by_panels(partial(self._word, index), right)
 
     def subtract_product(self, target: wide.Wide, digits: list[Float], shift: int) -> None:
         """target -= A @ X * 2^shift, for X given by its balanced digits of `digit_bits` bits."""
@@ -96,8 +91,30 @@ class SymmetricWords:
                 )
 
 
+def packed_times(packed: Float, right: Float) -> Float:
+    """A @ right for the symmetric A whose packed upper triangle is given."""
+    if right.shape[1] <= blas.FEW_COLUMNS:
+        return blas.packed_multiply(packed, right)
+    return _times_by_panels(packed.__getitem__, right)
+
+
+def _times_by_panels(packed: Callable[[slice], Float], right: Float) -> Float:
+    """The same, for spans of the packed triangle, which are unpacked a panel at a time."""
+    total = np.zeros_like(right)
+    for rows, span in panels(len(right)):
+        panel = unpacked(packed(span), rows.stop - rows.start)
+        total[rows] += blas.multiply(panel, right[rows.start :])
+        panel.flat[:: panel.shape[1] + 1] = (
+            0.0  # the diagonal has been counted; the rest counts for the columns as well
+        )
+        blas.add_product(panel, right[rows], total[rows.start :])
+    return total
+
+
 def leading_bits(size: int) -> tuple[int, int]:
-    """How many bits of entries, at a time, and of a column's integers are multiplied exactly."""
+    """How many bits of entries, at a time, and of a column's integers are multiplied exactly,
+    whatever the entries are.
+    """
     digit_bits = _DIGIT_BITS if size <= WIDE else _SHORT_DIGIT_BITS
     left = 53 - digit_bits - int(size - 1).bit_length()
     return min(_MOST_LEADING_BITS, left), digit_bits
@@ -105,32 +122,40 @@ def leading_bits(size: int) -> tuple[int, int]:
 
 class LeadingBits:
     """A symmetric matrix of 128-bit integers (packed upper triangle) for products of which the
-    leading bits are exact, 46 to 56 of them, and the rest is rounded.
+    leading bits are exact, 44 to 56 of them, and the rest is rounded.
 
     A = high * 2^high_shift + low * 2^low_shift + rest: `low` has so many bits, and `high` one more
-    for its sign, that their products with integers of up to 2^digit_bits are error-free: size *
-    2^bits * 2^digit_bits <= 2^53. `rest` is rounded to float64.
+    for its sign, that their products with integers of up to 2^digit_bits are error-free: the
+    absolute values of no row add up to more than 2^(53 - digit_bits). Nor do rows of samples'
+    digits, of `size` entries up to 2^20, with them. `rest` is rounded to float64.
     """
 
     def __init__(self, packed: wide.Wide, size: int) -> None:
         blas.require_exact()
+        self._size = size
         bits = wide.largest_bits(packed)  # and a sign
         self._bits, self.digit_bits = leading_bits(size)
         self.high_shift = max(bits - self._bits, 0)
         self.low_shift = max(self.high_shift - self._bits, 0)
         high = wide.bits_of(packed, self.high_shift, self.high_shift + self._bits + 1, signed=True)
-        self._high = blas.upper_from_packed(size, high.astype(np.float64))
+        self._high = high.astype(np.float64)
         self._low: Float | None = None
         self._rest: Float | None = None
         self.rest_norm = 0.0  # at least the Frobenius norm of the rest
         self.rest_error = 0.0  # and of what rounding it to float64 has changed
         if self.low_shift < self.high_shift:
             low = wide.bits_of(packed, self.low_shift, self.high_shift)
-            self._low = blas.upper_from_packed(size, low.astype(np.float64))
+            self._low = low.astype(np.float64)
+        parts = [part for part in (self._high, self._low) if part is not None]
+        largest = max(_largest_row(part, size) for part in parts)
+        rows = DIGIT_BITS - 1 + int(size - 1).bit_length()  # bits of a sum of a row's digits
+        allowed = min(_MOST_DIGIT_BITS, 53 - max(rows, (int(largest) - 1).bit_length()))
+        self._least_digit_bits = self.digit_bits
+        self.digit_bits = max(self.digit_bits, allowed)
         if self.low_shift:
             first = max(0, self.low_shift - 53)
             rest = np.ldexp(wide.bits_of(packed, first, self.low_shift).astype(np.float64), first)
-            self._rest = blas.upper_from_packed(size, rest)
+            self._rest = rest
             self.rest_norm = math.sqrt(2.0) * blas.norm(rest) * (1 + 2.0**-20)
             self.rest_error = size * 2.0**first if first else 0.0
 
@@ -138,10 +163,9 @@ class LeadingBits:
         """The products of `high` and `low` with integers of up to 2^digit_bits, exactly; each with
         its shift.
         """
-        found = [(blas.symmetric_multiply(self._high, digits).astype(np.int64), self.high_shift)]
+        found = [(packed_times(self._high, digits).astype(np.int64), self.high_shift)]
         if self._low is not None:
-            low = blas.symmetric_multiply(self._low, digits)
-            found.append((low.astype(np.int64), self.low_shift))
+            found.append((packed_times(self._low, digits).astype(np.int64), self.low_shift))
         return found
 
     def rest_times(self, right: Float) -> Float:
@@ -151,22 +175,29 @@ class LeadingBits:
         """
         if self._rest is None:
             return np.zeros_like(right)
-        return blas.symmetric_multiply(self._rest, right)
+        return packed_times(self._rest, right)
 
     def deeper(self) -> LeadingBits | None:
         """The rest alone, with as many of its bits exact; None if there is no rest."""
         if self._rest is None:
             return None
         part = copy.copy(self)
+        part.digit_bits = self._least_digit_bits
         part.high_shift, part.low_shift = max(self.low_shift - self._bits, 0), 0
         part._low = None
-        with np.errstate(all="ignore"):  # entries below the diagonal are arbitrary
-            high = np.ldexp(self._rest, -part.high_shift)
-            part._high = np.floor(high, out=high)
-            rest = np.ldexp(high, part.high_shift)
-            part._rest = np.subtract(self._rest, rest, out=rest)
-        part.rest_norm = len(part._rest) * 2.0**part.high_shift
+        high = np.ldexp(self._rest, -part.high_shift)
+        part._high = np.floor(high, out=high)
+        rest = np.ldexp(high, part.high_shift)
+        part._rest = np.subtract(self._rest, rest, out=rest)
+        part.rest_norm = self._size * 2.0**part.high_shift
         return part
+
+
+def _largest_row(packed: Float, size: int) -> float:
+    """The largest sum of absolute values in a row of a symmetric matrix of integers; exact, up to
+    2^53.
+    """
+    return float(packed_times(np.abs(packed), np.ones((size, 1))).max(initial=1.0))
 
 
 def rows_times(rows: Digits, right: wide.Wide, limbs: int) -> wide.Wide:
@@ -181,11 +212,16 @@ def rows_times(rows: Digits, right: wide.Wide, limbs: int) -> wide.Wide:
     return result
 
 
+def transposed_bits(rows: Digits) -> int:
+    """How many bits at a time `add_transposed_product` takes of the other factor."""
+    return 53 - DIGIT_BITS - max(1, len(rows).bit_length())
+
+
 def add_transposed_product(
     target: wide.Wide, rows: Digits, right: wide.Wide, shift: int, sign: int
 ) -> None:
     """target += sign * rows.T @ right * 2^shift, exactly modulo the target's width."""
-    bits = 53 - DIGIT_BITS - max(1, len(rows).bit_length())
+    bits = transposed_bits(rows)
     for position, digit in enumerate(wide.digits(right, bits)):
         for index, part in enumerate(rows.parts):
             product = blas.multiply_transposed(part, np.ascontiguousarray(digit)).astype(np.int64)

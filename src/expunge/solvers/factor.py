@@ -37,19 +37,25 @@ _SMALL_WIDTH = 128  # up to here dpotri would wake threads for nothing
 
 
 class FloatCopy(Protocol):
-    """A system with a float64 copy of S, upper triangle, and what that is off by at most."""
+    """A system with a float64 copy of S, and what that is off by at most."""
 
     spec: Spec
-    gram: Float
     gram_error: float
     gamma: float
+
+    @property
+    def diagonal(self) -> Float:
+        """That of S."""
+
+    def shifted(self, shift: float) -> Float:
+        """The upper triangle of S + shift * I, row-major, in memory of its own."""
 
 
 class CholeskyFactor:
     """L with L L' close to H, and the rows added and deleted since; `solve` applies the inverse."""
 
     def __init__(self, system: FloatCopy) -> None:
-        self._factor = _cholesky(system.gram, system.gamma)
+        self._factor = _cholesky(system, system.gamma)
         self._chain = RankOneChain(system.spec.width)
 
     @property
@@ -105,12 +111,9 @@ class CholeskyFactor:
         return inverse
 
 
-def _cholesky(upper: Float, shift: float) -> Float:
-    """The lower Cholesky factor, column-major, of the symmetric matrix with this upper triangle
-    plus shift * I.
-    """
-    shifted = upper.copy()
-    shifted.flat[:: len(upper) + 1] += shift
+def _cholesky(system: FloatCopy, shift: float) -> Float:
+    """The lower Cholesky factor, column-major, of S + shift * I."""
+    shifted = system.shifted(shift)
     info = blas.factor_in_place(shifted)
     if info != 0:
         raise NotAGramError(
@@ -143,7 +146,7 @@ class Proof:
     def of(cls, system: FloatCopy) -> Proof:
         """The proof that this system's float copy allows."""
         width = system.spec.width
-        trace = float(np.abs(system.gram.diagonal()).sum()) + width * system.gamma
+        trace = float(np.abs(system.diagonal).sum()) + width * system.gamma
         return cls(
             system.gamma, (width + 8) * UNIT * trace * 1.25, system.gram_error + 4 * UNIT * trace
         )
@@ -178,7 +181,7 @@ def proven_floor(system: RidgeSystem) -> float:
     proof = Proof.of(system)
     for rung in proof.rungs:
         try:
-            _cholesky(system.gram, system.gamma - rung - proof.guard)
+            _cholesky(system, system.gamma - rung - proof.guard)
         except NotAGramError:
             continue
         return (rung - proof.lost) * (1 - 2.0**-20)
@@ -207,7 +210,7 @@ def raised_floor(system: FloatCopy, propose: Propose, floor: float) -> float:
         if not wanted - proof.lost > 2.0 * floor:
             return floor
         try:
-            _cholesky(system.gram, system.gamma - wanted - proof.guard)
+            _cholesky(system, system.gamma - wanted - proof.guard)
         except NotAGramError:
             continue
         return (wanted - proof.lost) * (1 - 2.0**-20)

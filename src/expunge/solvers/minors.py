@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.exact import blas
+from expunge.exact.gram import panels, unpacked
 from expunge.ridge.plausibility import close_pairs
 from expunge.solvers.system import UNIT, RidgeSystem
-from expunge.solvers.truncated import RowStack
+from expunge.solvers.truncated import RowStack, TruncatedSystem
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -37,8 +38,8 @@ def minors_are_safe(system: RidgeSystem) -> bool:
 
 
 class MinorScreen:
-    """The minors of a base S (float64 upper triangle, each entry to within 2^-50 of itself) and of
-    rows added and deleted since.
+    """The minors of a base S (in float64, each entry to within 2^-50 of itself) and of rows added
+    and deleted since.
 
     The base has no negative minor, and rows that are only added make none; so one of the features
     of a minor in doubt is in a deleted row. Let c_ij = |S_ij| / sqrt(S_ii S_jj), D_i the squares of
@@ -48,10 +49,10 @@ class MinorScreen:
     the features, and not at the pairs.
     """
 
-    def __init__(self, gram: Float) -> None:
-        self._gram = gram
-        self._alive = gram.diagonal() > 0.0
-        self._diagonal = np.where(self._alive, gram.diagonal(), 1.0)
+    def __init__(self, system: TruncatedSystem) -> None:
+        self._packed, self._base = system.packed, system.diagonal
+        self._alive = self._base > 0.0
+        self._diagonal = np.where(self._alive, self._base, 1.0)
         self._cosines = self._largest_cosines()
 
     def _largest_cosines(self) -> Float:
@@ -59,15 +60,13 @@ class MinorScreen:
         width = len(self._diagonal)
         inverse = np.where(self._alive, 1.0 / np.sqrt(self._diagonal), 0.0)
         largest = np.zeros(width)
-        above = np.triu(np.ones((_ROWS, _ROWS), dtype=bool), 1)
-        for start in range(0, width, _ROWS):
-            rows = min(_ROWS, width - start)
-            cosines = np.abs(self._gram[start : start + rows, start:])
-            cosines[:, :rows] = np.where(above[:rows, :rows], cosines[:, :rows], 0.0)
-            cosines *= inverse[start : start + rows, None]
-            cosines *= inverse[start:]
-            np.maximum(largest[start:], cosines.max(axis=0), out=largest[start:])
-            block = largest[start : start + rows]
+        for rows, span in panels(width, _ROWS):
+            cosines = np.abs(unpacked(self._packed[span], rows.stop - rows.start))
+            cosines.flat[:: cosines.shape[1] + 1] = 0.0
+            cosines *= inverse[rows, None]
+            cosines *= inverse[rows.start :]
+            later, block = largest[rows.start :], largest[rows]
+            np.maximum(later, cosines.max(axis=0), out=later)
             np.maximum(block, cosines.max(axis=1), out=block)
         return largest * (1 + 2.0**-30)
 
@@ -103,7 +102,7 @@ class MinorScreen:
         least, off, signed = self._now(rows)
         if bool((least[low] <= 0.0).any() or (least[high] <= 0.0).any()):
             return False
-        entries = self._gram[low, high]
+        entries = self._packed[blas.packed_diagonal(len(least))[low] + high - low]
         entries += np.einsum("kp,kp->p", signed[:, low], rows.values[:, high])
         allowed = np.sqrt(least[low]) * np.sqrt(least[high]) * _CLOSE
         return bool((np.abs(entries) + off[low] * off[high] < allowed).all())
@@ -114,7 +113,8 @@ class MinorScreen:
         alive = self._alive | (rows.touched > 0.0)
         if bool((least[alive] <= 0.0).any()):
             return False
-        gram = self._gram + blas.multiply_transposed(signed, rows.values)
+        gram = blas.upper_from_packed(len(least), self._packed)
+        blas.add_product(signed, rows.values, gram)
         roots = np.sqrt(np.where(alive, least, np.inf)) * _CLOSE
         return not any(close_pairs(gram, roots, off))
 
@@ -125,7 +125,7 @@ class MinorScreen:
         An entry is off by at most 2^-50 |S_ij| and (rows + 4) 2^-52 sqrt(D_i D_j).
         """
         signed = rows.values * rows.signs[:, None]
-        diagonal = self._gram.diagonal()
+        diagonal = self._base
         sizes = diagonal + rows.touched
         share = 2.0**-49 + (rows.count + 4) * 2 * UNIT
         now = diagonal + np.einsum("ki,ki->i", signed, rows.values)

@@ -94,7 +94,7 @@ class Fold:
             if self.refines:
                 weights = self.mark.weights()
                 residual = system.remainder(self.moment, weights, self.bits, self.enough)
-            screen = MinorScreen(system.gram)
+            screen = MinorScreen(system)
             return Folded(gram, system, screen, factor, floor, residual)
 
 
@@ -109,7 +109,7 @@ class HeadStream:
 
     def __init__(self, tracked: TrackedHead) -> None:
         self._tracked = tracked
-        self._screen = MinorScreen(tracked.system.gram)
+        self._screen = MinorScreen(tracked.system)
         self._raised = 0.0  # the bound on the smallest eigenvalue when it was raised last
         self._mark: Mark | None = None
         self._heads = self._undecided = 0  # asked for, and those that a weight was undecided in

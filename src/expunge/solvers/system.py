@@ -95,6 +95,17 @@ class RidgeSystem:
         return self._rows.count
 
     @property
+    def diagonal(self) -> Float:
+        """That of S in float64."""
+        return self.gram.diagonal()
+
+    def shifted(self, shift: float) -> Float:
+        """The upper triangle of S + shift * I in float64, row-major, in memory of its own."""
+        upper = self.gram.copy()
+        upper.flat[:: len(upper) + 1] += shift
+        return upper
+
+    @property
     def norm(self) -> float:
         """At least the Frobenius norm of H."""
         return self.gram_norm + self.gamma * math.sqrt(self.spec.width) * (1 + 2.0**-20)

@@ -35,7 +35,8 @@ Int64 = NDArray[np.int64]
 
 _UP = 1 + 2.0**-20  # more than what computed norms and sums of few bounds are off by
 _FRACTION_BITS = 60  # of a weight below the publication grid
-_LOW_BITS = 35  # of a coefficient; with 42 more its products with digits fit 64 bits
+_LOW_BITS = 36  # of a coefficient; with 41 more its products with digits fit 64 bits
+_HIGH_BITS = 41
 _MOST_WEIGHT_BITS = 53  # of a published weight: exact in float64
 _LITTLE_RISK = 2.0**-12  # of an undecided weight, after a refresh
 _MOST_STEPS = 12
@@ -129,9 +130,21 @@ class TrackedHead:
 
     def tolerable(self, floor: float) -> float:
         """An error of the residual that adds no more than little to the risk."""
+        return self._allowed(_LITTLE_RISK / 8.0, floor)
+
+    def _allowed(self, risk: float, floor: float) -> float:
+        """An error of each column of the residual that makes for this risk."""
         spec = self.system.spec
-        share = _LITTLE_RISK / 8.0 / (spec.width * spec.columns)
+        share = risk / (spec.width * spec.columns)
         return share * floor * 2.0 ** -(spec.publication_bits + 1)
+
+    def _tolerable_miss(self, errors: list[int], unit: int, pivot: float, floor: float) -> float:
+        """What a solved column may miss, so that a full room of rows adds no more than little to
+        the risk: column j of the residual gets its part of it, errors[j] / pivot.
+        """
+        total = math.ldexp(float(sum(map(abs, errors))), -unit) * self.system.rows.room
+        miss = self._allowed(_LITTLE_RISK, floor) * self.system.spec.columns
+        return miss * pivot / max(total, 2.0**-900)
 
     def watch(self) -> Mark:
         """The head as it is now; a residual of it can be used later (`correct_since`)."""
@@ -186,7 +199,11 @@ class TrackedHead:
 
         Nothing has changed if a deletion is impossible, or if the bounds here do not tell.
         """
-        column = self.system.solved(propose, row, values, self.bits, self.tolerable(floor))
+        errors, unit = self._errors(row, values, target)
+        first = propose(values[:, None])[:, 0]
+        rough = abs(1.0 + sign * float(np.multiply(values, first).sum()))
+        enough = self._tolerable_miss(errors, unit, rough, floor)
+        column = self.system.solved(propose, row, values, first, bits=self.bits, enough=enough)
         if column is None:
             return Downdate.UNDECIDED
         pivot_bits = column.product_bits
@@ -195,7 +212,6 @@ class TrackedHead:
         after = _floor_after(column, pivot, size, sign, floor)
         if isinstance(after, Downdate):
             return after
-        errors, unit = self._errors(row, values, target)
         step = self._step(column, pivot, errors, unit, sign)
         if step is None:
             return Downdate.UNDECIDED
@@ -257,7 +273,7 @@ class TrackedHead:
         """
         largest = max(map(abs, errors))
         ratio = largest.bit_length() - unit - (abs(pivot).bit_length() - column.product_bits) + 1
-        bits = min(_LOW_BITS + 42 - ratio, 2 * self.bits)
+        bits = min(_LOW_BITS + _HIGH_BITS - ratio, 2 * self.bits)
         reach = ratio + math.frexp(column.size)[1] + self.system.spec.publication_bits
         if reach > 60 or self._largest > 1 << 60:
             return None

@@ -19,7 +19,12 @@ from numpy.typing import NDArray
 from expunge.exact import blas, wide
 from expunge.exact.gram import Digits
 from expunge.exact.grid import DIGIT_BITS
-from expunge.exact.symmetric import LeadingBits, add_transposed_product, rows_times
+from expunge.exact.symmetric import (
+    LeadingBits,
+    add_transposed_product,
+    packed_times,
+    transposed_bits,
+)
 from expunge.ridge.spec import Spec
 from expunge.solvers.refinement import Propose
 from expunge.solvers.system import UNIT, Gamma
@@ -28,6 +33,7 @@ Float = NDArray[np.float64]
 
 _UP = 1 + 2.0**-20  # more than what computed norms and sums of few bounds are off by
 _COLUMN_BITS = 40  # of a solved column, before its tail: then a tail in float64 does the rest
+_LEADING_DIGITS = 2  # of what a column makes of rows: they are multiplied exactly
 _NO_ROW = Digits([], [])
 
 
@@ -127,11 +133,21 @@ class TruncatedSystem:
         self.gamma = spec.gamma
         self._gamma = Gamma(spec)
         self._leading = LeadingBits(gram, spec.width)
-        packed = wide.to_float(gram, -2 * spec.grid.fraction_bits)
-        self.gram = blas.upper_from_packed(spec.width, packed)  # upper triangle
-        self._gram_norm = math.sqrt(2.0) * blas.norm(packed) * _UP
+        self.packed = wide.to_float(gram, -2 * spec.grid.fraction_bits)  # S in float64
+        self._gram_norm = math.sqrt(2.0) * blas.norm(self.packed) * _UP
         self.gram_error = 2.0**-50 * self._gram_norm  # at least what the float copy is off by
         self.rows = RowStack(spec.width, room)
+
+    @property
+    def diagonal(self) -> Float:
+        """That of S in float64."""
+        return self.packed[blas.packed_diagonal(self.spec.width)]
+
+    def shifted(self, shift: float) -> Float:
+        """The upper triangle of S + shift * I in float64, row-major, in memory of its own."""
+        upper = blas.upper_from_packed(self.spec.width, self.packed)
+        upper.flat[:: len(upper) + 1] += shift
+        return upper
 
     @property
     def norm(self) -> float:
@@ -140,14 +156,21 @@ class TruncatedSystem:
         return (self._gram_norm + self.rows.squares + gamma) * _UP
 
     def solved(
-        self, propose: Propose, row: Digits, values: Float, bits: int, enough: float = 0.0
+        self,
+        propose: Propose,
+        row: Digits,
+        values: Float,
+        first: Float,
+        *,
+        bits: int,
+        enough: float = 0.0,
     ) -> SolvedColumn | None:
-        """H^-1 u for the one row u, by an approximate inverse, with a tail in units of 2^-bits.
+        """H^-1 u for the one row u, by an approximate inverse and what it has made of u `first`,
+        with a tail in units of 2^-bits.
 
         Where it misses more than `enough`, the leading bits of the tail are multiplied exactly,
         too, and it is corrected once more. None if it is beyond what the integers here can hold.
         """
-        first = propose(values[:, None])[:, 0]
         largest = float(np.abs(first).max())
         if not math.isfinite(largest):
             return None
@@ -208,19 +231,19 @@ class TruncatedSystem:
         largest += math.ldexp(1.0, wide.largest_bits(moment) - moment_bits)
         limbs = max(2, (math.frexp(largest)[1] + unit + 3) // 64 + 1)
         total = wide.shifted_left(moment, unit - moment_bits, limbs)
-        width = self._leading.digit_bits + 1
-        digits = wide.balanced_digits(weights, width)
-        stacked, columns = np.concatenate([values[:, :0], *digits], axis=1), spec.columns
         is_enough = float((self._rest_error(self._leading) * sizes).max()) <= enough
         deeper = None if is_enough else self._leading.deeper()
         matrices = [one for one in (self._leading, deeper) if one is not None]
+        width = min(one.digit_bits for one in matrices) + 1
+        digits = wide.balanced_digits(weights, width)
+        stacked, columns = np.concatenate([values[:, :0], *digits], axis=1), spec.columns
         for product, at in (found for one in matrices for found in one.leading_products(stacked)):
             for position in range(len(digits)):
                 part = -product[:, position * columns : (position + 1) * columns]
                 wide.add_shifted(total, part, at + guard + width * position)
         for position, digit in enumerate(digits):
             self._gamma.subtract_multiple(total, digit.astype(np.int64), width * position)
-        errors = self._subtract_rest(matrices[-1], total, values, sizes, unit)
+        errors = self._subtract_rest(matrices[-1], total, values, sizes, unit=unit)
         found = wide.to_float(total, -unit)
         return found, errors + 2.0**-50 * blas.column_norms(found)
 
@@ -245,21 +268,45 @@ class TruncatedSystem:
         for index, part in enumerate(row.parts):
             shift = unit - spec.grid.fraction_bits + DIGIT_BITS * index
             wide.add_shifted(total, part[0].astype(np.int64), shift)
+        stacked = np.stack(digits, axis=1)
+        for product, shift in self._leading.leading_products(stacked):
+            for part, scale in zip(product.T, scales, strict=True):
+                wide.add_shifted(total, -part, shift + guard + last - scale)
         for digit, scale in zip(digits, scales, strict=True):
-            for product, shift in self._leading.leading_products(digit[:, None]):
-                wide.add_shifted(residual, -product, shift + guard + last - scale)
             self._gamma.subtract_multiple(total, digit.astype(np.int64), last - scale)
-        off = self._subtract_rest(self._leading, residual, column[:, None], np.array(size), unit)
-        if self.rows.count:
-            whole = wide.zeros((spec.width, 1), 1)
-            for digit, scale in zip(digits, scales, strict=True):
-                wide.add_shifted(whole[:, :, 0], digit.astype(np.int64), last - scale)
-            inner = rows_times(self.rows.digits, whole, 2)
-            gone = self.rows.signs < 0.0
-            inner[:, gone] = wide.negated(inner[:, gone])
-            add_transposed_product(residual, self.rows.digits, inner, guard, -1)
+        rows, rows_off = self._subtract_rows(residual, digits, scales)
+        sizes = np.array(size)
+        off = self._subtract_rest(
+            self._leading, residual, column[:, None], sizes, unit=unit, more=rows
+        )
         found = wide.to_float(total, -unit)
-        return found, float(off) + 2.0**-50 * blas.norm(found)
+        return found, float(off) + rows_off + 2.0**-50 * blas.norm(found)
+
+    def _subtract_rows(
+        self, residual: wide.Wide, digits: list[Float], scales: list[int]
+    ) -> tuple[Float | float, float]:
+        """residual -= U'DU z for a z of digits, where U are the rows and D their signs, by the
+        leading bits of DU z; what the others make is returned in float64, with a bound on the norm
+        of what that is off by.
+        """
+        rows, below = self.rows, self.spec.grid.fraction_bits + scales[-1]
+        if not rows.count:
+            return 0.0, 0.0
+        inner = wide.zeros((rows.count, 1), 2)
+        for index, part in enumerate(rows.digits.parts):
+            for digit, scale in zip(digits, scales, strict=True):
+                product = blas.multiply(part, digit[:, None]).astype(np.int64)
+                wide.add_shifted(inner, product, DIGIT_BITS * index + scales[-1] - scale)
+        gone = rows.signs < 0.0
+        inner[:, gone] = wide.negated(inner[:, gone])
+        low = max(0, wide.largest_bits(inner) + 1 - _LEADING_DIGITS * transposed_bits(rows.digits))
+        leading = wide.shifted_right(inner, low)
+        add_transposed_product(residual, rows.digits, leading, self._gamma.guard_bits + low, -1)
+        if not low:
+            return 0.0, 0.0
+        others = wide.to_float(wide.low_bits(inner, low), -below)
+        share = ((rows.count + 8) * UNIT + 2.0**-50) * math.sqrt(rows.squares) * _UP
+        return blas.multiply_transposed(rows.values, others), share * blas.norm(others)
 
     def _left(self, residual: Float, tail: Float, enough: float) -> tuple[Float, float]:
         """residual - H @ tail in float64, and a bound on the norm of what it is off by."""
@@ -278,13 +325,20 @@ class TruncatedSystem:
         return residual - product, off * _UP
 
     def _subtract_rest(
-        self, matrix: LeadingBits, total: wide.Wide, right: Float, sizes: Float, unit: int
+        self,
+        matrix: LeadingBits,
+        total: wide.Wide,
+        right: Float,
+        sizes: Float,
+        *,
+        unit: int,
+        more: Float | float = 0.0,
     ) -> Float:
-        """total -= rest @ right, in float64; returns bounds on the norms of what the columns are
-        off by, for columns of norms up to `sizes`.
+        """total -= rest @ right + more, in float64; returns bounds on the norms of what the columns
+        are off by, apart from `more`, for columns of norms up to `sizes`.
         """
         scale = 2.0 ** (-2 * self.spec.grid.fraction_bits)
-        product = matrix.rest_times(right) * scale
+        product = matrix.rest_times(right) * scale + more
         off = self._rest_error(matrix) * sizes
         largest = float(np.abs(product).max())
         if largest == 0.0:
@@ -300,7 +354,7 @@ class TruncatedSystem:
 
     def times(self, right: Float) -> Float:
         """H @ right in float64; `times_error` bounds what it is off by."""
-        product = blas.symmetric_multiply(self.gram, right)
+        product = packed_times(self.packed, right)
         product += self.gamma * right
         if self.rows.count:
             values = self.rows.values
