@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from expunge.client import Agent, ClientStore, Selection, SyncResult, enrol
+from expunge.client.scrub import scrub_client
 from expunge.errors import StoreError
 from expunge.storage.files import make_folder, sync_folder
-from expunge.testing.simulation.parties import Party
+from expunge.testing.simulation.parties import Party, unrepaired
 from expunge.testing.simulation.world import LawBrokenError, World
 from expunge.wire.carrier import Carrier
 from expunge.wire.token import Token
@@ -102,6 +103,10 @@ class ClientParty(Party):
     def abandon(self) -> None:
         """It was killed."""
         self.store = self._agent = None
+
+    def scrub(self, *, repair: bool) -> list[str]:
+        """As `expunge client scrub`."""
+        return unrepaired(scrub_client(self.folder, repair=repair))
 
     # -- changing ----------------------------------------------------------------------------------
 

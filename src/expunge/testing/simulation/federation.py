@@ -152,6 +152,15 @@ class SimulatedFederation:
             for gamma in amendments:
                 self.office.require("amend", {"gamma": gamma.hex()})
 
+    def enrol_more(self, count: int) -> None:
+        """More clients take part."""
+        with self.calm():
+            for number in range(count):
+                client = self._client(f"client{len(self.clients)}-more{number}")
+                self._enrol(client)
+                self.clients.append(client)
+        self.world.count("more clients")
+
     def replace(self, client: ClientParty) -> None:
         """A client whose store is an old copy is forgotten; another one takes its place."""
         name = f"{client.name}-anew{self.world.step}"

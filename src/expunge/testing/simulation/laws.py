@@ -19,6 +19,7 @@ from expunge.testing.simulation.world import LawBrokenError
 _SYNCS, _MASKED_SYNCS = 12, 80
 _TURN = 10.0  # seconds between them
 _DAY = 24 * 3600.0
+_MORE = 3  # clients, where a sum of the few that are left would show too much
 
 
 def settle(federation: SimulatedFederation) -> None:
@@ -32,6 +33,8 @@ def settle(federation: SimulatedFederation) -> None:
             return
         if federation.scenario.has_liar:
             judge_disputes(federation)
+        if any("enrol some" in client.last.waiting for client in federation.clients):
+            federation.enrol_more(_MORE)
         # What waits for more samples goes out after some days.
         federation.wait(10 * _DAY if masked and turn % 20 == 19 else _TURN)
     unsettled = "; ".join(

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from expunge.crypto.vault import SECTOR, SLOT_BYTES, SLOTS
 from expunge.errors import ExpungeError
 from expunge.storage.machine import mounted
+from expunge.storage.scrub import ScrubResult
 from expunge.testing.simulation.disk import CrashedError, Disk
 from expunge.testing.simulation.machine import SimulatedMachine
 from expunge.testing.simulation.world import Clock, LawBrokenError, World
@@ -132,6 +133,10 @@ class Party:
         self.world.count(f"{what}: done")
         return result
 
+    def scrub(self, *, repair: bool) -> list[str]:  # noqa: ARG002 - of those that can be scrubbed
+        """While it is stopped, read everything that it has; what is damaged, and stays so."""
+        return []
+
     # -- keys --------------------------------------------------------------------------------------
 
     def note_keys(self) -> set[bytes]:
@@ -142,6 +147,11 @@ class Party:
         now = {key for _, key in keys_in(file.read_bytes())}
         self.keys |= now
         return now
+
+
+def unrepaired(scrubbed: ScrubResult) -> list[str]:
+    """What a scrub has found and left."""
+    return [f"{each.what}: {each.text}" for each in scrubbed.findings if not each.repaired]
 
 
 def keys_in(vault: bytes) -> Iterator[tuple[int, bytes]]:

@@ -13,12 +13,13 @@ from expunge.ridge.spec import Spec
 from expunge.server import KEY, VAULT
 from expunge.server.backup import found, restore
 from expunge.server.requests import Offer
+from expunge.server.scrub import scrub_server
 from expunge.server.service import Service
 from expunge.server.state import Settings
 from expunge.server.storage.folder import OpenStorage
 from expunge.storage.files import make_folder, sync_folder, write_whole
 from expunge.testing.simulation.disk import CrashedError
-from expunge.testing.simulation.parties import Party, keys_in
+from expunge.testing.simulation.parties import Party, keys_in, unrepaired
 from expunge.testing.simulation.world import LawBrokenError, World
 
 _T = TypeVar("_T")
@@ -136,6 +137,10 @@ class ServerParty(Party):
         """It was killed."""
         self.service = None
         self.promises = []
+
+    def scrub(self, *, repair: bool) -> list[str]:
+        """As `expunge server scrub`."""
+        return unrepaired(scrub_server(self.folder, mirrors=self._mirrors, repair=repair))
 
     # -- what it does ------------------------------------------------------------------------------
 

@@ -144,7 +144,7 @@ def _run(federation: SimulatedFederation, steps: Steps) -> None:
     kind = federation.scenario.damage
     if kind:
         victim = damage.damage(federation, kind)
-        damage.tolerate(federation, kind, lambda: _settle(federation, victim))
+        damage.tolerate(federation, kind, victim, lambda: _settle(federation, victim))
     else:
         _settle(federation, None)
 
