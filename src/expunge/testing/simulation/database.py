@@ -154,7 +154,7 @@ class _SimulatedFile:
     def __init__(self, path: Path, flags: int) -> None:
         self._path = path
         self._machine = machine_of(path)
-        self._names_are_durable = not flags & _IS_JOURNAL or path.exists()
+        self._names_are_durable = not (flags & _IS_JOURNAL and flags & apsw.SQLITE_OPEN_CREATE)
         mode = os.O_RDONLY if flags & apsw.SQLITE_OPEN_READONLY else os.O_RDWR
         create = os.O_CREAT if flags & apsw.SQLITE_OPEN_CREATE else 0
         self._descriptor = self._machine.open(path, mode | create)
@@ -175,7 +175,7 @@ class _SimulatedFile:
             self._machine.truncate(self._descriptor, size)
 
     def xSync(self, _flags: int) -> None:  # noqa: N802
-        """Make it durable; of a new journal, as on Unix, the name as well."""
+        """Make it durable; of a journal that it may have made, as on Unix, the name as well."""
         with _as_sqlite():
             self._machine.sync(self._descriptor)
             if not self._names_are_durable:
