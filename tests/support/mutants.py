@@ -197,6 +197,11 @@ def orders_go_by_tags(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SampleTable, "mend_subject_tags", lambda _, samples: samples)
 
 
+def every_jump_of_the_clock_is_followed(patch: pytest.MonkeyPatch) -> None:
+    """As it was."""
+    patch.setattr("expunge.server.clock.TOLERANCE", 10**12)
+
+
 def nobody_marks_how_far_a_log_came(patch: pytest.MonkeyPatch) -> None:
     """As it was."""
     patch.setattr(HighWaterMark, "read", lambda _: None)

@@ -65,6 +65,10 @@ FAULTS = [
         {"damage": "flipped bit in a vault"},
     ),
     Planted(
+        mutants.every_jump_of_the_clock_is_followed,
+        {"weights": {"add": 4, "sync": 8, "set a clock": 2}, "troubles": []},
+    ),
+    Planted(
         mutants.nobody_marks_how_far_a_log_came,
         {"damage": "lost log"},
     ),

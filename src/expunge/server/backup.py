@@ -19,9 +19,10 @@ from expunge.crypto.vault import Vault
 from expunge.errors import FormatError, StoreError
 from expunge.ridge.spec import Aggregation, Spec
 from expunge.server import DATABASE, KEY, VAULT
+from expunge.server.clock import Clock
 from expunge.server.ledger import SOLVERS
 from expunge.server.orders import drop_unreadable
-from expunge.server.state import Clock, ServerState, Settings
+from expunge.server.state import ServerState, Settings
 from expunge.server.storage.folder import OpenStorage, ServerFolder
 from expunge.server.storage.sqlite import open_storage, signer_of
 from expunge.server.storage.tables import Actor, Erasure, ServerRecord

@@ -17,9 +17,10 @@ from threading import Event, RLock, Thread
 
 from expunge.ridge.statistics import Statistics
 from expunge.server.audits import Audits
+from expunge.server.clock import Clock
 from expunge.server.float_ledger import FloatSums
 from expunge.server.scrub import ServerScrub
-from expunge.server.state import Basis, Clock, Digests, ServerState
+from expunge.server.state import Basis, Digests, ServerState
 from expunge.server.storage.tables import Erasure
 
 _PAUSE = 0.2  # seconds between looks at what there is to do

@@ -21,11 +21,12 @@ from expunge.evidence import published_head
 from expunge.evidence.audit_result import result_content
 from expunge.server.audits import Audits
 from expunge.server.bundles import certificate
+from expunge.server.clock import TOLERANCE, Clock, Report, SteadyClock
 from expunge.server.commands import Commands, enrol
 from expunge.server.maintenance import Maintenance
 from expunge.server.orders import Orders
 from expunge.server.requests import Offer, Requests
-from expunge.server.state import Clock, ServerState, Settings
+from expunge.server.state import ServerState, Settings
 from expunge.server.storage.folder import OpenStorage, ServerFolder
 from expunge.server.storage.sqlite import open_storage
 from expunge.server.storage.tables import AnswerRecord
@@ -39,7 +40,6 @@ from expunge.wire.schema import time_text
 if TYPE_CHECKING:
     from expunge.server.secagg import RoundStatus, SecureAggregation
 
-Report = Callable[[str, BaseException | None], None]
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -95,6 +95,7 @@ class Service:
         self._queue = Writer(self._requests.run, group_commit=settings.group_commit, thread=threads)
         self.rounds = self._rounds(seconds, schedule) if state.spec.is_masked else None
         self._seconds = seconds
+        self._look_at_clock()
         self._published: tuple[int, bytes, str] | None = None  # a cache: version, file, digest
         if upkeep:
             self.upkeep.start()
@@ -106,7 +107,7 @@ class Service:
         *,
         settings: Settings | None = None,
         mirrors: Sequence[Path] = (),
-        clock: Clock = time.time,
+        clock: Clock | None = None,
         seconds: Clock = time.monotonic,
         schedule: Clock | None = None,
         report: Report = no_report,
@@ -118,7 +119,8 @@ class Service:
     ) -> Self:
         """The server in this folder, as it was left.
 
-        `clock` says what time it is, `seconds` how long something takes. Rounds on a schedule
+        `clock` says what time it is; None for this machine's, whose jumps ahead are not followed
+        (`SteadyClock`). `seconds` says how long something takes. Rounds on a schedule
         begin by `schedule`, or by `clock` if that is not given. Without `upkeep`, erasing at rest
         in time is the caller's (`upkeep.run_due`); without `threads`, whatever else is done beside
         the callers is done by them.
@@ -131,7 +133,7 @@ class Service:
                 return cls(
                     folder,
                     settings or Settings(),
-                    clock,
+                    clock or SteadyClock(report),
                     report,
                     upkeep=upkeep,
                     threads=threads,
@@ -141,6 +143,17 @@ class Service:
         except BaseException:
             folder.close()
             raise
+
+    def _look_at_clock(self) -> None:
+        """Times in the log do not go back: then they stand still."""
+        ahead = self._state.stamps_ahead()
+        if ahead > TOLERANCE:
+            self._report(
+                f"the log's last entry is stamped {ahead:,} seconds ahead of this machine's clock: "
+                "either that is behind now, or it was ahead then. New entries get the same time "
+                "until the clock has caught up",
+                None,
+            )
 
     def _rounds(self, seconds: Clock, schedule: Clock | None) -> SecureAggregation:
         """Secure aggregation, which other federations do not load."""

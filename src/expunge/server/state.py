@@ -4,7 +4,7 @@ the one row of state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +22,7 @@ from expunge.frame import Format
 from expunge.kinds import Bound, ClientStatus, Role
 from expunge.ridge.head import Head
 from expunge.ridge.spec import Spec
+from expunge.server.clock import Clock, SteadyClock
 from expunge.server.ledger import ServerLedger
 from expunge.server.log import AuditLog
 from expunge.server.storage.folder import ServerFolder
@@ -34,8 +35,6 @@ __dir__ = public_dir(__name__)
 SALT_BYTES = 32
 _BASIS = Format("a basis of digests", b"", "32sq", remedy="restore a backup")
 _CURRENT = -1  # as a position: of now
-
-Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
@@ -191,6 +190,14 @@ class ServerState:
         it was ahead then. For waits, which would take too long by the other.
         """
         return int(self._clock())
+
+    def stamps_ahead(self) -> int:
+        """By how many seconds what was stamped last is ahead of the clock."""
+        return max(0, self.record.time - self.by_clock())
+
+    def clock_ahead(self) -> float:
+        """By how many seconds the machine's clock has jumped ahead of the time that is stamped."""
+        return self._clock.ahead() if isinstance(self._clock, SteadyClock) else 0.0
 
     @contextmanager
     def changing(self) -> Iterator[int]:

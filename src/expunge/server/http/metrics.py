@@ -167,6 +167,16 @@ class _Federation(Collector):
             "Within this time messages are to be erased.",
             state.settings.erase_within,
         )
+        yield _gauge(
+            "expunge_clock_ahead_seconds",
+            "How far the machine's clock has jumped ahead of the time that entries are stamped.",
+            state.clock_ahead(),
+        )
+        yield _gauge(
+            "expunge_stamps_ahead_seconds",
+            "How far the log's last entry is stamped ahead of the machine's clock.",
+            state.stamps_ahead(),
+        )
         yield _gauge("expunge_log_entries", "Entries of the audit log.", status["log"])
         yield CounterMetricFamily(
             "expunge_rounds", "Rounds of requests applied.", value=status["round"]

@@ -12,6 +12,7 @@ from expunge.errors import CarrierError, ExpungeError, RefusedError
 from expunge.ridge.spec import Spec
 from expunge.server import KEY, VAULT
 from expunge.server.backup import found, restore
+from expunge.server.clock import TOLERANCE, SteadyClock
 from expunge.server.requests import Offer
 from expunge.server.scrub import scrub_server
 from expunge.server.service import Service
@@ -71,6 +72,7 @@ class ServerParty(Party):
         self._mirrors = (self.path / "mirror" / VAULT,) if mirrored else ()
         self._saved_log: Sequence[bytes] = ()  # of the backup that it was restored from
         self._round = 0
+        self._begun = 0, 0.0  # the last stamp at the last start, and how far its clock was ahead
 
     # -- running -----------------------------------------------------------------------------------
 
@@ -110,7 +112,7 @@ class ServerParty(Party):
                 self.folder,
                 settings=self.settings,
                 mirrors=self._mirrors,
-                clock=self.clock.wall,
+                clock=SteadyClock(self._reported, self.clock.wall, self.clock.seconds),
                 seconds=self.clock.seconds,
                 report=self._reported,
                 upkeep=False,
@@ -118,8 +120,10 @@ class ServerParty(Party):
                 storage=self._storage,
             )
             self._require_log()
-            self._round = self.service.state.record.round
+            record = self.service.state.record
+            self._round = record.round
             self.promises = [self._promise()]
+            self._begun = record.time, max(0.0, self.clock.ahead)
 
     def _reported(self, text: str, problem: BaseException | None) -> None:
         self.world.tell(self.name, text if problem is None else f"{text}: {problem}")
@@ -213,8 +217,19 @@ class ServerParty(Party):
         if service.state.record.round > self._round:
             self._round = service.state.record.round
             self.promises.append(self._promise())
+            self._require_time(service.state.record.time)
         if self.gammas[-1:] != [service.state.spec.gamma]:
             self.gammas.append(service.state.spec.gamma)
+
+    def _require_time(self, stamp: int) -> None:
+        """No jump of the clock is followed while the server runs."""
+        last, ahead = self._begun
+        latest = max(last, self.world.time + ahead + TOLERANCE)
+        self.world.count("law: time")
+        if stamp > latest:
+            raise LawBrokenError(
+                "time", f"an entry is stamped {stamp - latest:.0f} seconds later than it can be"
+            )
 
     def _require_log(self) -> None:
         """The log continues what anybody has seen."""
