@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from expunge.exact import blas, wide
+from expunge.exact import blas, symmetric, wide
+from expunge.exact import gram as gram_module
 from expunge.exact.gram import digits_of
 from expunge.exact.symmetric import SymmetricWords, add_transposed_product, rows_times
 
@@ -199,3 +200,20 @@ def test_zero_factors_give_zero(sign: int) -> None:
     target = wide.from_ints([5] * 6).reshape(2, 3, 2)
     add_transposed_product(target, rows, wide.zeros((4, 2), 3), 7, sign)
     assert wide.to_ints(target) == [5] * 6
+
+
+@pytest.mark.parametrize("widest", [symmetric.WIDE, 0])
+@pytest.mark.parametrize("columns", [1, 4, 5, 12])
+def test_products_with_a_packed_matrix_are_those_of_integers(
+    columns: int, widest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Column by column, whole or by panels."""
+    monkeypatch.setattr(symmetric, "WIDE", widest)
+    monkeypatch.setattr(gram_module, "PANEL_ROWS", 3)
+    draw = np.random.default_rng(columns)
+    whole = draw.integers(-(2**24), 2**24, (8, 8))
+    whole = np.triu(whole) + np.triu(whole, 1).T
+    right = draw.integers(-(2**24), 2**24, (8, columns))
+    packed = blas.packed_from_upper(whole.astype(np.float64))
+    found = symmetric.packed_times(packed, right.astype(np.float64))
+    assert np.array_equal(found, whole @ right)

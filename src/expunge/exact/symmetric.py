@@ -95,6 +95,8 @@ def packed_times(packed: Float, right: Float) -> Float:
     """A @ right for the symmetric A whose packed upper triangle is given."""
     if right.shape[1] <= blas.FEW_COLUMNS:
         return blas.packed_multiply(packed, right)
+    if len(right) <= WIDE:  # panels would save little memory, and hold other threads up
+        return blas.symmetric_multiply(blas.upper_from_packed(len(right), packed), right)
     return _times_by_panels(packed.__getitem__, right)
 
 

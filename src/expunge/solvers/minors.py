@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.exact import blas
-from expunge.exact.gram import panels, unpacked
 from expunge.ridge.plausibility import close_pairs
 from expunge.solvers.system import UNIT, RidgeSystem
 from expunge.solvers.truncated import RowStack, TruncatedSystem
@@ -60,13 +59,16 @@ class MinorScreen:
         width = len(self._diagonal)
         inverse = np.where(self._alive, 1.0 / np.sqrt(self._diagonal), 0.0)
         largest = np.zeros(width)
-        for rows, span in panels(width, _ROWS):
-            cosines = np.abs(unpacked(self._packed[span], rows.stop - rows.start))
-            cosines.flat[:: cosines.shape[1] + 1] = 0.0
-            cosines *= inverse[rows, None]
-            cosines *= inverse[rows.start :]
-            later, block = largest[rows.start :], largest[rows]
-            np.maximum(later, cosines.max(axis=0), out=later)
+        gram = blas.upper_from_packed(width, self._packed)
+        above = np.triu(np.ones((_ROWS, _ROWS), dtype=bool), 1)
+        for start in range(0, width, _ROWS):
+            rows = min(_ROWS, width - start)
+            cosines = np.abs(gram[start : start + rows, start:])
+            cosines[:, :rows] = np.where(above[:rows, :rows], cosines[:, :rows], 0.0)
+            cosines *= inverse[start : start + rows, None]
+            cosines *= inverse[start:]
+            np.maximum(largest[start:], cosines.max(axis=0), out=largest[start:])
+            block = largest[start : start + rows]
             np.maximum(block, cosines.max(axis=1), out=block)
         return largest * (1 + 2.0**-30)
 
