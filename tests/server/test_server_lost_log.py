@@ -14,6 +14,7 @@ from expunge import Statistics, solve
 from expunge.errors import EvidenceError, StoreDamagedError, StoreError
 from expunge.federation import Federation
 from expunge.federation.recovery import accept_loss
+from expunge.server.scrub import scrub_server
 from expunge.server.service import Service
 from expunge.storage.machine import Machine, mounted
 from support import federation as parties
@@ -79,6 +80,8 @@ class Story:
         if said:
             assert "accept-loss" in said
             assert f"and had {self.size}" in said
+            findings = scrub_server(path).findings
+            assert any(f"and had {self.size}" in finding.text for finding in findings)
             assert {name: (path / name).read_bytes() for name in before} == before
             return False
         log = service.state.log

@@ -448,7 +448,7 @@ def scrub_server(
     try:
         return ServerScrub(folder, repair=repair, progress=progress).run()
     finally:
-        folder.close()
+        folder.close(abandon=not repair)  # a damaged write-ahead log stays as it is
 
 
 def _answered_in(data: bytes) -> list[tuple[str, int]]:

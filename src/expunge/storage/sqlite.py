@@ -182,6 +182,10 @@ class Database:
         try:
             found = [str(row[0]) for row in self.rows("PRAGMA integrity_check")]
             found = [] if found == ["ok"] else found
+            found += [
+                f"row {row[1]} of {row[0]} refers to one of {row[2]} that is not there"
+                for row in self.rows("PRAGMA foreign_key_check")
+            ]
             for (table,) in self.rows("SELECT name FROM sqlite_master WHERE type = 'table'"):
                 if not table.startswith(_OF_ITSELF):
                     found += self._of_other_types(table)

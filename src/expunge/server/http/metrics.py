@@ -201,8 +201,11 @@ class _Federation(Collector):
             "How much the last scrub of the store found damaged; -1 before the first.",
             -1 if scrubbed is None else scrubbed.damaged,
         )
-        if since is not None:
-            yield _gauge("expunge_seconds_since_scrub", "Since the store was last scrubbed.", since)
+        yield _gauge(
+            "expunge_seconds_since_scrub",
+            "Since the store was last scrubbed; -1 before the first scrub.",
+            -1 if since is None else since,
+        )
         if erased is not None:
             yield _gauge(
                 "expunge_seconds_since_erasure",

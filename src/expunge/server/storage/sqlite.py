@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -44,6 +44,16 @@ _FORGETTABLE = (
     "tokens",
     "disputes",
     "openings",
+)
+_REFERENCES = (  # a column, and where its values are from
+    ("order_clients.order_id", "orders.id"),
+    ("order_clients.client", "actors.name"),
+    ("order_entries.order_id", "orders.id"),
+    ("audit_clients.audit_id", "audits.id"),
+    ("audit_clients.client", "actors.name"),
+    ("answers.actor", "actors.name"),
+    ("commitments.client", "actors.name"),
+    ("members.client", "actors.name"),
 )
 _WITH_SLOTS = ("ledger", "subledgers", "generations", "orders", "audits", "disputes")
 _WITH_FILES = ("ledger", "subledgers", "journal")
@@ -513,6 +523,15 @@ def _remedy(database: Path) -> str:
     )
 
 
+def _without_reference(database: Database) -> Iterator[str]:
+    for column, source in _REFERENCES:
+        (table, name), (other, key) = column.split("."), source.split(".")
+        query = f"SELECT count(*) FROM {table} WHERE {name} NOT IN (SELECT {key} FROM {other})"  # noqa: S608 - our own names
+        with suppress(StoreError):  # which `damage` has told of
+            if number := database.value(query):
+                yield f"{number} rows of {table} refer to a row of {other} that is not there"
+
+
 class SqliteStorage(Storage):
     """The store of a server in a file, used by one process."""
 
@@ -554,9 +573,12 @@ class SqliteStorage(Storage):
             snapshot.close()
 
     def damage(self) -> list[str]:
-        """As `Database.damage`, by a snapshot, for which nobody waits."""
-        with self.snapshot() as storage:
-            return [] if not isinstance(storage, SqliteStorage) else storage.database.damage()
+        """As `Database.damage`, and rows that refer to nothing; by a snapshot, for which nobody
+        waits.
+        """
+        path = self.database.path
+        with closing(Snapshot(path, MIGRATIONS, self.remedy)) as snapshot:
+            return [*snapshot.damage(), *_without_reference(snapshot)]
 
     def rebuild_indexes(self) -> bool:
         """As `Database.rebuild_indexes`."""
