@@ -8,7 +8,7 @@ from pathlib import Path
 
 from expunge.client import Agent, ClientStore, Selection, SyncResult, enrol
 from expunge.client.scrub import scrub_client
-from expunge.errors import StoreError
+from expunge.errors import RefusedError, StoreError
 from expunge.storage.files import make_folder, sync_folder
 from expunge.testing.simulation.parties import Party, unrepaired
 from expunge.testing.simulation.world import LawBrokenError, World
@@ -195,6 +195,15 @@ class ClientParty(Party):
             self.is_old_copy
             and isinstance(self.problem, StoreError)
             and "it is an old copy" in str(self.problem)
+        )
+
+    @property
+    def is_told_unknown(self) -> bool:
+        """Whether the last sync said that the server, which was restored, knows no such client."""
+        return (
+            self.accepts_restored
+            and isinstance(self.problem, RefusedError)
+            and self.problem.code == "unknown-actor"
         )
 
     def add_again(self, held: Held) -> None:

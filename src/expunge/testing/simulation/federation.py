@@ -39,7 +39,9 @@ class SimulatedFederation:
         self.ordered: set[str] = set()  # about whom somebody has tried to file an order
         self.gone: list[ClientParty] = []  # forgotten by the server
         self.saved: Saved | None = None  # the last backup, elsewhere
-        self.known: tuple[dict[str, str], list[str]] = {}, []  # to it: orders and audits
+        # Orders, audits and who had been forgotten when it was made.
+        self.known: tuple[dict[str, str], list[str], int] = {}, [], 0
+        self.forgotten: list[str] = []
         self._carrier = carrier
         self.server = ServerParty(
             world,
@@ -50,7 +52,10 @@ class SimulatedFederation:
             mirrored=scenario.mirrored,
         )
         self.network = Network(world, self.server, scenario.fates, meanwhile, is_calm=True)
+        self.orders: dict[str, str] = {}  # filed, and not closed: whom they are about
+        self.audits: list[str] = []
         self.office = OfficeParty(world, "operator", world.path, self._line("operator"))
+        self.officer = OfficeParty(world, "officer", world.path, self._line("officer"))
         *honest, last = scenario.names
         self.clients = [
             *(self._client(name) for name in honest),
@@ -74,7 +79,7 @@ class SimulatedFederation:
     @property
     def parties(self) -> list[Party]:
         """Everybody who takes part."""
-        return [self.server, self.office, *self.clients]
+        return [self.server, self.office, self.officer, *self.clients]
 
     def found(self) -> None:
         """Found the federation and enrol everybody, while nothing fails."""
@@ -83,6 +88,8 @@ class SimulatedFederation:
         key = server.found(self.scenario.spec, operator.public)
         server.start()
         office.create(operator, server.running.state.federation, key)
+        token, _ = office.running.token("officer", "officer", ())
+        self.officer.enrol(token)
         for client in self.clients:
             self._enrol(client)
 
@@ -134,7 +141,7 @@ class SimulatedFederation:
     def save(self, name: str) -> None:
         """Keep a backup elsewhere that has just been made."""
         self.saved = self.server.save(name)
-        self.known = dict(self.office.orders), list(self.office.audits)
+        self.known = dict(self.orders), list(self.audits), len(self.forgotten)
 
     def restore_server(self, *, with_vault: bool) -> None:
         """The server is lost, and restored from the last backup."""
@@ -143,14 +150,16 @@ class SimulatedFederation:
         amendments = self.server.gammas[self.saved.amendments :]
         self.server.restore(self.saved, with_vault=with_vault)
         self.world.count("the server restored")
-        orders, audits = self.known
-        self.office.orders = dict(orders) if with_vault else {}
-        self.office.audits = list(audits)
+        orders, audits, forgotten = self.known
+        self.orders = dict(orders) if with_vault else {}
+        self.audits = list(audits)
         for client in self.clients:
             client.accepts_restored = True
         with self.calm():
             for gamma in amendments:
                 self.office.require("amend", {"gamma": gamma.hex()})
+            for name in self.forgotten[forgotten:]:
+                self.office.require("forget-client", {"client": name})
 
     def enrol_more(self, count: int) -> None:
         """More clients take part."""
@@ -165,7 +174,9 @@ class SimulatedFederation:
         """A client whose store is an old copy is forgotten; another one takes its place."""
         name = f"{client.name}-anew{self.world.step}"
         with self.calm():
-            self.office.require("forget-client", {"client": client.name})
+            if not client.is_told_unknown:
+                self.office.require("forget-client", {"client": client.name})
+                self.forgotten.append(client.name)
             client.end()
             fresh = self._client(name)
             fresh.accepts_restored = client.accepts_restored
@@ -183,9 +194,11 @@ class SimulatedFederation:
     # -- syncing -----------------------------------------------------------------------------------
 
     def sync(self, client: ClientParty) -> SyncResult | None:
-        """Sync a client; one that is told that it is an old copy is replaced."""
+        """Sync a client; one that is told that it is an old copy, or that was let in after the
+        backup that the server was restored from, is replaced.
+        """
         result = client.sync()
-        if result is None and client.is_told_old:
+        if result is None and (client.is_told_old or client.is_told_unknown):
             self.replace(client)
         elif result is not None and result.status == "gone":
             if not client.lies:

@@ -64,9 +64,7 @@ def _sync_all(federation: SimulatedFederation) -> bool:
 
 
 def _audits_under_way(federation: SimulatedFederation) -> bool:
-    shown = (
-        federation.office.ask("show-audit", {"audit": id_}) for id_ in federation.office.audits
-    )
+    shown = (federation.office.ask("show-audit", {"audit": id_}) for id_ in federation.audits)
     return any(audit is not None and audit["result"] == "under way" for audit in shown)
 
 
@@ -97,14 +95,14 @@ def compare_evidence(federation: SimulatedFederation) -> None:
     office = federation.office
     office.attempt("federation", office.running.federation_content)  # with the newest key
     held = [sample for client in federation.clients for sample in client.held.values()]
-    for order, subject in office.orders.items():
+    for order, subject in federation.orders.items():
         shown = office.ask("show-order", {"order": order})
         if shown is None or shown["state"] not in ("complete", "closed"):
             raise LawBrokenError("orders complete", f"order {order}: {shown}")
         if any(sample.subject == subject for sample in held):
             raise LawBrokenError("orders complete", f"{subject} is still held")
         federation.world.count("law: order")
-    for audit in office.audits:
+    for audit in federation.audits:
         shown = office.ask("show-audit", {"audit": audit})
         if shown is None or shown["result"] not in ("equal", "abandoned"):
             raise LawBrokenError("audits equal", f"audit {audit}: {shown}")

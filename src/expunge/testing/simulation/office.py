@@ -1,4 +1,4 @@
-"""A simulated office of an operator: orders, audits, rotations, amendments, backups."""
+"""A simulated office, of an operator or an officer: orders, audits, rotations, backups."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 from expunge.crypto import PublicKey, SigningKey
 from expunge.office import Office
+from expunge.storage.files import sync_folder
 from expunge.testing.simulation.parties import Party
 from expunge.testing.simulation.world import LawBrokenError, World
 from expunge.wire.carrier import Carrier
+from expunge.wire.token import Token
 
 
 class OfficeParty(Party):
-    """The operator."""
+    """The operator, or an officer."""
 
     def __init__(self, world: World, name: str, path: Path, carrier: Carrier) -> None:
         super().__init__(world, name, path)
         self.folder = self.path / "office"
         self.office: Office | None = None
-        self.orders: dict[str, str] = {}  # filed, and not closed: whom they are about
-        self.audits: list[str] = []
         self._carrier = carrier
 
     @property
@@ -41,6 +41,11 @@ class OfficeParty(Party):
             key=key,
             carrier=self._carrier,
         )
+
+    def enrol(self, token: Token) -> None:
+        """Make the office of somebody whom the operator lets in."""
+        self.office = Office.enrol(self.folder, token, self._carrier, address="simulated")
+        sync_folder(self.path)
 
     def start(self) -> None:
         """Open the office."""

@@ -156,9 +156,9 @@ def _settle(federation: SimulatedFederation, victim: Party | None) -> None:
     with federation.calm():
         federation.network.deliver_late()
         if isinstance(victim, ClientParty):
-            order_about_anybody(federation, [victim])
+            order_about_anybody(federation, federation.officer, [victim])
         elif victim is not None:
-            order_about_anybody(federation, federation.clients)
+            order_about_anybody(federation, federation.officer, federation.clients)
         laws.settle(federation)
         laws.compare_ledger(federation)
         laws.compare_evidence(federation)

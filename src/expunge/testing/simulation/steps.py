@@ -8,10 +8,12 @@ from expunge.testing.simulation.client import ClientParty
 from expunge.testing.simulation.disputes import judge_disputes
 from expunge.testing.simulation.federation import SimulatedFederation
 from expunge.testing.simulation.machine import Trouble
+from expunge.testing.simulation.office import OfficeParty
 from expunge.testing.simulation.parties import Party
 
 _LONGEST = 40  # operations of a disk before trouble
 _DAYS = (1, 30)  # that orders have
+_OF_OFFICERS = ("order", "close an order", "audit", "fold")
 
 
 class Steps:
@@ -54,7 +56,7 @@ class Steps:
             federation.restore_server(with_vault=chance.random() < 0.5)
         elif kind in ("copy a client", "put an old copy back"):
             _copy(chance.choice(federation.clients), kind)
-        elif _is_ready(federation, federation.office):
+        else:
             _command(federation, kind)
 
     def take_meanwhile(self, federation: SimulatedFederation) -> None:
@@ -116,21 +118,38 @@ def _copy(client: ClientParty, kind: str) -> None:
 
 
 def _command(federation: SimulatedFederation, kind: str) -> None:
-    chance, office = federation.world.chance, federation.office
-    _is_ready(federation, federation.server)
+    office = federation.office
+    if kind in _OF_OFFICERS and federation.world.chance.random() < 0.5:
+        office = federation.officer
+    if _is_ready(federation, office):
+        _is_ready(federation, federation.server)
+        if kind in _OF_OFFICERS:
+            _file(federation, office, kind)
+        else:
+            _operate(federation, kind)
+
+
+def _file(federation: SimulatedFederation, office: OfficeParty, kind: str) -> None:
+    """What officers and operators do."""
+    chance = federation.world.chance
     if kind == "order":
-        order_about_anybody(federation, federation.clients)
-    elif kind == "close an order" and office.orders:
-        order = chance.choice(sorted(office.orders))
+        order_about_anybody(federation, office, federation.clients)
+    elif kind == "close an order" and federation.orders:
+        order = chance.choice(sorted(federation.orders))
         if office.do("close-order", {"order": order}) is not None:
-            del office.orders[order]
+            del federation.orders[order]
     elif kind == "audit":
         audit = office.do("audit", {})
         if audit is not None:
-            office.audits.append(audit["audit"])
+            federation.audits.append(audit["audit"])
     elif kind == "fold":
         office.do("fold", {})
-    elif kind == "rotate the key":
+
+
+def _operate(federation: SimulatedFederation, kind: str) -> None:
+    """What operators do."""
+    office = federation.office
+    if kind == "rotate the key":
         office.do("rotate-key", {})
     elif kind == "judge":
         judge_disputes(federation)
@@ -139,16 +158,18 @@ def _command(federation: SimulatedFederation, kind: str) -> None:
         if office.do("backup", {"name": name}) is not None:
             federation.save(name)
     elif kind == "amend":
-        office.do("amend", {"gamma": chance.choice((0.5, 1.0, 2.0)).hex()})
+        office.do("amend", {"gamma": federation.world.chance.choice((0.5, 1.0, 2.0)).hex()})
 
 
-def order_about_anybody(federation: SimulatedFederation, clients: Sequence[ClientParty]) -> None:
-    """File an order about somebody of whom these hold something, or about nobody."""
-    chance, office = federation.world.chance, federation.office
+def order_about_anybody(
+    federation: SimulatedFederation, office: OfficeParty, clients: Sequence[ClientParty]
+) -> None:
+    """File an order about somebody of whom these clients hold something, or about nobody."""
+    chance = federation.world.chance
     held = (client.held.values() for client in clients)
     subjects = sorted({sample.subject for samples in held for sample in samples})
     subject, days = chance.choice([*subjects, "nobody"]), chance.choice(_DAYS)
     federation.ordered.add(subject)
     order = office.do("order", {"subject": subject, "days": days})
     if order is not None:
-        office.orders[order["order"]] = subject
+        federation.orders[order["order"]] = subject
