@@ -15,11 +15,10 @@ from typing import cast
 import pytest
 
 from expunge.errors import CarrierError
-from expunge.storage.sqlite import Database
 from expunge.testing.simulation import Outcome, Scenario, shrink, simulate
 from expunge.testing.simulation.campaign import KINDS, Campaign, run_all
 from expunge.wire.carrier import Carrier
-from support import seeds
+from support import mutants, seeds
 from support.memory_storage import MemoryDisk
 
 FIXED, MASKED = range(6), 4
@@ -94,14 +93,8 @@ def test_many_seeds_have_everything() -> None:
 def test_a_broken_law_is_found_and_the_steps_become_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Played: a database that is never made durable."""
-    begin = Database._adopt
-
-    def careless(self: Database, *arguments: object) -> None:
-        begin(self, *arguments)  # type: ignore[arg-type]
-        self._connection.execute("PRAGMA synchronous=OFF")
-
-    monkeypatch.setattr(Database, "_adopt", careless)
+    """Played: answers come before the commit."""
+    mutants.answers_come_before_the_commit(monkeypatch)
     scenarios = [Scenario.drawn(seed, masked=False) for seed in range(10)]
     campaign = run_all(scenarios, tmp_path, jobs=1, progress=lambda _: None)
     assert campaign.runs == 10
