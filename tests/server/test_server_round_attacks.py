@@ -18,13 +18,21 @@ from expunge.crypto import Envelope, canonical
 from expunge.errors import EvidenceError
 from expunge.kinds import ClientStatus
 from expunge.secagg import Contribution
+from expunge.secagg.unmasking import Decision, rows
 from expunge.server.secagg import SecureAggregation
 from expunge.server.secagg_outcomes import Outcomes
 from expunge.server.state import ServerState
 from expunge.server.storage.tables import Membership
 from expunge.wire import payloads
 from expunge.wire.schema import time_text
-from server.test_server_disputes import RULES, circle_of, lying, negative, until_opened
+from server.test_server_disputes import (
+    RULES,
+    after_a_sum,
+    circle_of,
+    lying,
+    negative,
+    until_opened,
+)
 from support.lying_rounds import LyingServer, lying_server, retold
 from support.masked_round import GATHER, PHASE, SPEC, Circle, drawn
 
@@ -145,6 +153,35 @@ def test_excluded_clients_are_not_hidden_by_those_of_the_same_sum() -> None:
             assert server.exposed() == []
 
 
+@pytest.mark.parametrize("is_first", [True, False], ids=["before", "after"])
+def test_an_exclusion_that_is_due_when_rows_were_summed_up_shows_nobody(is_first: bool) -> None:
+    """The log excludes all but one of a row from the sum of all, before or after it calls that
+    false. The row is summed up, and its last client is not asked to agree. When the time is up, it
+    would go on with the other row if the exclusion counted then, and the three sums would show it.
+    """
+    with after_a_sum(8) as (circle, server):
+        ((parts, _),), (round_of,) = server.sums, server.rounds
+        voided = Decision(
+            "voided",
+            round_of["aggregation"],
+            parts,
+            signers=frozenset(round_of["agreed"]),
+            size=round_of["size"],
+        )
+        cut = rows(voided, RULES)
+        assert [len(row) for row in cut] == [4, 4]
+        *out, last = sorted(name for name, _ in cut[0])
+        if is_first:
+            server.excluded(parts, *out)
+        server.voided(parts, **round_of)
+        assert server.sum_over([*out, last], out) != is_first  # nobody is hidden by the excluded
+        server.excluded(parts, *out)
+        circle.federation.clock.now += RULES.set_aside_after
+        rest = [name for name in circle.names if name not in out]
+        server.sum_of(*rest)
+        assert not set(server.exposed()) & {part for part in parts if part[0] in rest}
+
+
 def test_who_sends_everything_anew_knows_the_numbers_of_others() -> None:
     """c3 has come back after a restore; its number 3 is a change, and 4 is none."""
     with circle_of(6) as circle:
@@ -165,6 +202,30 @@ def test_who_sends_everything_anew_knows_the_numbers_of_others() -> None:
         ((parts, _),) = server.sums
         assert ("c3", 3) in parts
         assert again.sums == []
+
+
+def test_a_restore_that_never_was_and_who_is_forgotten_after_it_show_nobody() -> None:
+    """Three send everything anew, one of which colludes and is forgotten at once, as one that has
+    not come back: the two that are left are in no sum but with enough others, and those in no
+    other.
+    """
+    with circle_of(6) as circle, lying_server(circle) as server, colluding("c5"):
+        state = circle.service.state
+        server.log("restored", size=state.log.size, withheld=[])
+        with state.changing():
+            for name in circle.names:
+                state.storage.actors.put(replace(state.actor(name), status="must-rejoin"))
+        assert server.sum_of("c0", "c1", "c5")
+        circle.federation.operator.command("forget-client", client="c5")
+        assert len(circle.entries("forgotten")) == 1
+        few, others = ["c0", "c1"], ["c2", "c3", "c4"]
+        assert not server.sum_of(*few, "c2", passes=6)
+        assert not server.sum_of("c0", *others, passes=6)
+        assert server.sum_of(*few, *others)
+        assert not server.sum_of(*others, passes=6)
+        assert not server.sum_over([*few, "c2"], [*few, "c2"])
+        assert [len(parts) for parts, _ in server.sums] == [3, 5]
+        assert server.exposed() == []
 
 
 # -- receipts and audits ---------------------------------------------------------------------------
