@@ -28,6 +28,7 @@ _ALWAYS: dict[str, str | int] = {
 }
 # What the module raises; the second where it cannot read what SQLite says of a damaged schema
 SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+IN_DOUBT = "could not be written, and whether it was changed shows when it is opened anew"
 _PUT_BACK = "Put it back from a backup"
 _OF_ITSELF = "sqlite_"  # how the names of SQLite's own tables begin
 _TYPES = {"INTEGER": "integer", "TEXT": "text", "BLOB": "blob"}  # by the declared type of a column
@@ -88,12 +89,13 @@ class Database:
                 self._hook("before commit")
                 self._commit()
             except SQLITE_ERRORS as problem:
+                self._undo()
                 raise self._failure(problem) from problem
+            except BaseException:
+                self._undo()
+                raise
             finally:
                 self._ended += 1
-                if not self._closed:
-                    _roll_back(self._connection)
-                    self._make_certain()
             self._hook("after commit")
 
     @property
@@ -102,6 +104,11 @@ class Database:
         transaction changed that failed, and whatever it refers to must stay.
         """
         return self._is_certain
+
+    def _undo(self) -> None:
+        if not self._closed:
+            _roll_back(self._connection)
+            self._make_certain()
 
     def _commit(self) -> None:
         self._is_certain = False
@@ -144,6 +151,8 @@ class Database:
     def _failure(self, problem: sqlite3.Error | UnicodeDecodeError) -> StoreError:
         if self._closed:
             return self._was_closed()
+        if not self._is_certain:
+            return store_error(self.path, problem, self.remedy, IN_DOUBT)
         return store_error(self.path, problem, self.remedy)
 
     # -- reading -----------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from expunge.client import Agent, ClientStore, Selection, SyncResult, enrol
 from expunge.client.scrub import scrub_client
-from expunge.errors import RefusedError, StoreError
+from expunge.errors import RefusedError
 from expunge.storage.files import make_folder, sync_folder
+from expunge.storage.sqlite import IN_DOUBT
 from expunge.testing.simulation.parties import Party, unrepaired
 from expunge.testing.simulation.world import LawBrokenError, World
 from expunge.wire.carrier import Carrier
@@ -55,12 +56,13 @@ class ClientParty(Party):
         self.accepts_restored = False  # whether its people have heard that the server was restored
         self.copy: tuple[dict[str, bytes], Held] | None = None  # of its disk, from earlier
         self.is_old_copy = False
+        self._told: Exception | None = None  # why the last sync failed
         self._mirrors = (self.path / "mirror" / "client.vault",) if mirrored else ()
         self._carrier = carrier
         self.lies = lies
         self._agent: Agent | None = None
         self._ordered = ordered
-        self._attempted: Held | None = None  # what it holds instead, if an attempt has succeeded
+        self._attempted: list[Held] = []  # what it holds instead, if an attempt has succeeded
         self._drawn = 0
 
     @property
@@ -82,7 +84,8 @@ class ClientParty(Party):
         """Open the store; what was in doubt is not any more."""
         if self.store is None:
             self._run(ClientStore.open(self.folder))
-            self.compare()
+            if self.compare():
+                self._attempted = []
 
     def _run(self, store: ClientStore) -> None:
         self.store = store
@@ -179,31 +182,28 @@ class ClientParty(Party):
         self._change("correct", correct, {**self.held, id_: sample})
 
     def _change(self, what: str, action: Callable[[], object], after: Held) -> None:
-        self._attempted = after
+        self._attempted.append(after)
         self.world.tell(self.name, what)
         if self.attempt(what.rstrip("0123456789 "), action) is not None:
-            self.held, self._attempted = after, None
-        elif self.is_up:  # it was refused, or failed
-            self.compare()
+            self.held, self._attempted = after, []
+        elif self.is_up and IN_DOUBT not in str(self.failure) and self.compare():
+            self._attempted.pop()  # it was refused, or failed, or is done all the same
 
     # -- syncing -----------------------------------------------------------------------------------
 
     @property
     def is_told_old(self) -> bool:
         """Whether the last sync said that this store is an old copy."""
-        return (
-            self.is_old_copy
-            and isinstance(self.problem, StoreError)
-            and "it is an old copy" in str(self.problem)
-        )
+        words = ("it is an old copy", "does not continue the log")  # the latter after a restore
+        return self.is_old_copy and any(each in str(self._told) for each in words)
 
     @property
     def is_told_unknown(self) -> bool:
         """Whether the last sync said that the server, which was restored, knows no such client."""
         return (
             self.accepts_restored
-            and isinstance(self.problem, RefusedError)
-            and self.problem.code == "unknown-actor"
+            and isinstance(self._told, RefusedError)
+            and self._told.code == "unknown-actor"
         )
 
     def add_again(self, held: Held) -> None:
@@ -217,6 +217,7 @@ class ClientParty(Party):
             raise LawBrokenError("simulation", f"{self.name} is not running")
         accepts = self.accepts_restored
         result = self.attempt("sync", lambda: agent.sync(accept_restored=accepts))
+        self._told = self.failure
         if result is not None:
             self.last = result
             self.world.coverage["receipts"] += len(result.receipts)
@@ -230,7 +231,7 @@ class ClientParty(Party):
 
     def keep_copy(self) -> None:
         """Copy the disk, to be put back later: while nothing runs that changes it."""
-        if self._attempted is None and not self.is_old_copy:
+        if not self._attempted and not self.is_old_copy:
             self.stop()
             self.copy = self.disk.copy(), self.held
             self.start()
@@ -244,7 +245,7 @@ class ClientParty(Party):
         for folder in sorted({name.partition("/")[0] for name in files}):
             self.disk.put_back(files, folder)
         self.disk.forget_removed()
-        self.keys, self._attempted, self.copy = set(), None, None
+        self.keys, self._attempted, self.copy = set(), [], None
         self.is_old_copy = True
 
     def adding(self) -> set[str]:
@@ -254,11 +255,11 @@ class ClientParty(Party):
 
     # -- laws --------------------------------------------------------------------------------------
 
-    def compare(self) -> None:
-        """What the store holds is what was given to it, to the last bit."""
+    def compare(self) -> bool:
+        """What the store holds is what was given to it; whether it could be read."""
         opened = self.attempt("look", lambda: self.open_store.opened(Selection(everything=True)))
         if opened is None:
-            return
+            return False
         labels = self.open_store.spec.labels or ()
         stored: dict[str, Sample] = {}
         for listed, unsealed in opened:
@@ -269,23 +270,23 @@ class ClientParty(Party):
                 stored[listed.names.id] = Sample(
                     tuple(map(float, feature)), str(labels[target]), str(listed.names.subject)
                 )
-        for held in (self.held, self._attempted):
-            if held is not None and self._explains(held, stored):
-                self.held, self._attempted = stored, None
-                return
+        for held in (self.held, *self._attempted):
+            if self._explains(held, stored):
+                self.held = stored
+                return True
         raise LawBrokenError("nothing lost", self._difference(stored))
 
     def compare_counts(self) -> None:
         """The cheapest part of it, unless something was to be forgotten."""
         status = self.attempt("look", self.open_store.status)
         if status is not None and (
-            self._attempted is not None or status.adding + status.live != len(self.held)
+            self._attempted or status.adding + status.live != len(self.held)
         ):
             self.compare_ids()
 
     def compare_ids(self) -> None:
         """The cheap part of it: after a sync only what was ordered to be forgotten is missing."""
-        if self._attempted is not None:
+        if self._attempted:
             self.compare()
             return
         listed = self.attempt("look", lambda: self.open_store.listed(Selection(everything=True)))

@@ -119,6 +119,8 @@ def _compare_receipts(federation: SimulatedFederation, client: ClientParty) -> N
         try:
             receipt = Receipt.read(Envelope.from_bytes(data, "receipt"), chain)
         except ExpungeError as problem:
+            if client.accepts_restored and "was retired" in str(problem):
+                continue  # it is of a lost log, whose times were later than those of the new one
             client.problem = problem
             raise LawBrokenError("receipts verify", f"{client.name}: {problem}") from problem
         index = receipt.logged.index

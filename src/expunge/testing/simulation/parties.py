@@ -34,7 +34,8 @@ class Party:
         self.clock = Clock(world)
         self.keys: set[bytes] = set()  # that were ever in its vault
         self.is_busy = False
-        self.problem: ExpungeError | None = None  # what an attempt failed by last
+        self.failure: ExpungeError | None = None  # what the last attempt failed by
+        self.problem: ExpungeError | None = None  # what any has failed by last
         self._boots = 0
         self._mount: Any = None
         self.machine = self._booted()
@@ -106,6 +107,7 @@ class Party:
         """Do something that may fail: a crash of this machine ends its program, an error of ours
         is noted. Every other exception breaks a law.
         """
+        self.failure = None
         with self.at_work():
             try:
                 result = action()
@@ -116,7 +118,7 @@ class Party:
             except LawBrokenError:
                 raise
             except ExpungeError as problem:
-                self.problem = problem
+                self.failure = self.problem = problem
                 self.world.tell(self.name, f"{what}: {type(problem).__name__}: {problem}")
                 self.world.count(f"{what}: {type(problem).__name__}")
                 return None
