@@ -35,6 +35,7 @@ _GROUPS = {  # by what the names of counts begin with
     "server": "Server",
     "client": "Clients",
     "operator": "Operator",
+    "officer": "Officer",
     "law": "Laws compared",
 }
 
