@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -240,6 +241,43 @@ def test_an_agent_that_hears_less_than_another_has_seen_since_accuses_nobody(
 
     circle.way.change["sync"] = answered
     circle.sync("c0")
+    assert store.checkpoint[0] == state.log.size
+
+
+def test_no_agent_takes_back_what_another_one_has_seen_of_the_log(circle: Circle) -> None:
+    """It has asked for a proof of what its receipt shows, and the other one sees more meanwhile.
+    Else a server could show this client an entry, and show everybody a log without it.
+    """
+    store, state = circle.stores["c0"], circle.service.state
+    agent, others = circle.agent("c0"), list[threading.Thread]()
+
+    def asks() -> None:
+        with circle.losing("aggregate", "back"), suppress(CarrierError):
+            circle.agent("c0").sync()
+
+    def proved(proof: list[bytes]) -> list[bytes]:
+        circle.way.change.clear()
+        circle.federation.token("somebody")
+        others.append(threading.Thread(target=asks))
+        others[0].start()
+        others[0].join(0.5)  # it waits until this one has settled
+        return proof
+
+    def answered(answer: bytes) -> bytes:
+        _, content = payloads.open_unverified("standing", answer)
+        if content["actor"] == "c0" and content["receipt"] is not None:
+            circle.way.change["consistency"] = proved
+        return answer
+
+    circle.way.change["aggregate"] = answered
+    circle.everybody_adds()
+    for _ in range(20):
+        agent.push()
+        circle.pass_round("c1", "c2", "c3")
+        circle.wait(GATHER if circle.phase == "joining" else 0.0)
+    (other,) = others
+    other.join(30)
+    assert store.sequence == 1
     assert store.checkpoint[0] == state.log.size
 
 

@@ -571,8 +571,8 @@ class Contributor:
                 )
             return RoundEnd()
         receipt = self._policy.receipt(participant, state.receipt)
-        newest = self._trust.follow(receipt.checkpoint)
         with self._outbox.turn:
+            newest = self._trust.follow(receipt.checkpoint)
             composed, newest_state = self._outbox.composed(), self._participant()
             if newest_state is not None and newest_state.opening != participant.opening:
                 return RoundPending(

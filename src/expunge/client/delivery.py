@@ -221,10 +221,11 @@ class Direct:
         data = self._outbox.encode(composition, recompute=self._recompute)
         answer = self._retry(lambda: self._offer(composition.sequence, data))
         receipt = self._trust.receipt(answer, request.read_own(data))
-        newest = self._retry(lambda: self._trust.follow(receipt.checkpoint))
-        self._outbox.settle(
-            composition.sequence, answer, checkpoint=newest, entry=receipt.logged.index
-        )
+        with self._outbox.turn:
+            newest = self._retry(lambda: self._trust.follow(receipt.checkpoint))
+            self._outbox.settle(
+                composition.sequence, answer, checkpoint=newest, entry=receipt.logged.index
+            )
         return receipt
 
     def _offer(self, sequence: int, data: bytes) -> bytes:

@@ -198,8 +198,9 @@ class RoundPolicy:
     def _follow_log(self) -> None:
         """Advance to the newest checkpoint."""
         content = Envelope.from_bytes(self._trust.checkpoint(), "checkpoint").unverified()
-        newest = self._trust.follow(Checkpoint.from_json(content))
-        self._store.remember({"checkpoint": checkpoint_text(*newest)})
+        with self._store.outbox.turn:
+            newest = self._trust.follow(Checkpoint.from_json(content))
+            self._store.remember({"checkpoint": checkpoint_text(*newest)})
 
     def require_all(self, participant: Participant) -> None:
         """The sum of an audit or a rebuild must include every client: otherwise it would show

@@ -249,7 +249,8 @@ class Updates:
                 "the server answered another question than the one that was asked: its nonce or "
                 "name differs"
             )
-        self._follow(answer, seen, accept_restored=accept_restored)
+        with store.outbox.turn:
+            self._follow(answer, seen, accept_restored=accept_restored)
         self._amend(answer)
         return answer
 

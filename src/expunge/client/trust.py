@@ -463,7 +463,9 @@ class Trust:
         proof: Sequence[bytes] | None = None,
         since: tuple[int, bytes] | None = None,
     ) -> tuple[int, bytes]:
-        """The newer of this checkpoint and the last one seen, if one log extends the other.
+        """The newer of this checkpoint and the last one seen, if one log extends the other. The
+        caller keeps the outbox's `turn` until it has stored it, or it could take the place of one
+        that another agent on this store has seen meanwhile.
 
         A proof is for `since`. If that is not the last one any more, for another agent on this
         store has seen more, or if there is none, it is asked for.
