@@ -5,6 +5,7 @@ liar are applied, the arbiter names it, and the others go on.
 from __future__ import annotations
 
 import base64
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -583,6 +584,43 @@ def test_a_dispute_survives_restarts_of_all() -> None:
         for name in ("c0", "c1", "c3"):
             assert not circle.stores[name].status().adding
         circle.check()
+
+
+@pytest.mark.parametrize("heard", [0, 1])
+def test_an_agent_that_was_left_behind_in_a_false_sum_loses_no_keys(heard: int) -> None:
+    """Two agents are on one store; one has dealt shares, and hears when the other one has masked
+    and revealed that the sum was false, before the other does, or after it.
+    """
+    with circle_of(4) as circle:
+        circle.everybody_adds()
+        store, held, free = circle.stores["c0"], threading.Event(), threading.Event()
+
+        def lose(name: str) -> str:
+            is_late = threading.current_thread() is late and store.participation.read() is not None
+            if is_late and name == "aggregate" and circle.phase == "sharing":
+                held.set()
+                free.wait(30)
+            return ""
+
+        late = threading.Thread(target=circle.agent("c0").push)
+        circle.until("sharing")
+        circle.way.lose = lose
+        late.start()
+        assert held.wait(30)
+        other = circle.agent("c0")
+        with lying(circle, {"c2": negative}):
+            for _ in range(20):
+                other.push()
+                circle.pass_round("c1", "c2", "c3")
+                if circle.entries("voided"):
+                    break
+        for _ in range(heard):
+            other.push()
+        free.set()
+        late.join(30)
+        circle.way.lose = lambda _: ""
+        until_disputed(circle)
+        assert list(examine(dispute_of(circle), ARBITER).false) == ["c2"]
 
 
 # -- amendments ------------------------------------------------------------------------------------

@@ -556,14 +556,13 @@ class Contributor:
         if not is_change or state.receipt is None:
             with self._outbox.turn:
                 newest_state = self._participant()
-                is_newest = newest_state is None or newest_state.opening == participant.opening
-                if is_change and is_newest:  # or another agent has taken it to another round
-                    self._outbox.doubt(
-                        participant.sequence, False
-                    )  # it has not taken effect, and no longer can
-                    if participant.can_open:
-                        store.disputable.write(participant.to_bytes())
-                self._drop(participant)
+                # Or another agent has heard of the end before, or has taken it to another round.
+                if newest_state is not None and newest_state.opening == participant.opening:
+                    if is_change:  # it has not taken effect, and no longer can
+                        self._outbox.doubt(participant.sequence, False)
+                        if newest_state.can_open:  # another agent may have taken it further
+                            store.disputable.write(newest_state.to_bytes())
+                    store.participation.drop()
             if is_change or state.phase == "aborted":
                 return RoundEnd(
                     reason=state.reason
