@@ -516,20 +516,22 @@ def _described(argument: Any) -> Any:
 
 def seen_by_the_server(holder: str, how: str) -> list[tuple[Any, ...]]:
     """What it sees from when `holder` has to delete one sample: by an order, by its own will, or,
-    as `holder` is nobody, not at all.
+    as `holder` is nobody, not at all; "waits" if these are too few to go out at once.
     """
-    with scheduled(seed=7) as circle:
+    spec = replace(SCHEDULED, fewest_samples=3 if how == "order that waits" else 0)
+    with scheduled(seed=7, spec=spec) as circle:
         circle.at(0)
         for name in circle.names:
-            circle.add(name, 2, SUBJECT if name == holder and how == "order" else "other")
+            circle.add(name, 2, SUBJECT if name == holder and how != "own will" else "other")
+            circle.add(name, 2)
         circle.meet()
         circle.at(WINDOW + 100)
-        if how == "order":
-            order(circle)
+        if how != "own will":
+            order(circle, days=1)
         elif holder:
             circle.stores[holder].forget(Selection(ids=[next(iter(circle.held[holder]))]))
         view = View(circle)
-        for window in (0, 1):
+        for window in range(7 if how == "order that waits" else 2):
             for second in (0, 40, 80, 120, 160, 200, 240, 1800):
                 circle.at(second + (WINDOW + 200 if not window else 0), window)
                 for name in circle.names:
@@ -537,11 +539,11 @@ def seen_by_the_server(holder: str, how: str) -> list[tuple[Any, ...]]:
                     now = circle.federation.clock
                     Agent(circle.stores[name], view.of(name), wall_clock=now, attempts=1).sync()
         last = circle.entries("aggregated")[-1]
-        assert last["deleted"] == (0 if not holder else 2 if how == "order" else 1)
+        assert last["deleted"] == (0 if not holder else 2 if how != "own will" else 1)
         return view.seen
 
 
-@pytest.mark.parametrize("how", ["order", "own will"])
+@pytest.mark.parametrize("how", ["order", "order that waits", "own will"])
 def test_what_the_server_sees_is_the_same_whoever_holds_the_sample(how: str) -> None:
     views = {
         holder: seen_by_the_server(holder, how)
@@ -571,6 +573,30 @@ def test_an_order_about_one_sample_at_one_of_three_clients_completes(circle: Sch
     assert {answer["found"] for answer in told["answers"]} == {UNDISCLOSED}
     assert circle.rounds()[-1] == circle.names
     circle.check_whole()
+
+
+@pytest.mark.parametrize(("every", "days"), [(1, 1), (1, 3), (7, 8)])
+def test_an_order_that_waits_for_more_samples_goes_out_before_its_quarter_ends(
+    every: int, days: int
+) -> None:
+    """Not in the first window after it: where windows are far apart, that may be too late."""
+    rules = Aggregation(fewest=3, every=every * 86400, window=WINDOW)
+    with scheduled(spec=replace(SPEC, fewest_samples=4, aggregation=rules)) as circle:
+        clock = circle.federation.clock
+        begin = int(clock.now) // rules.every * rules.every + rules.every
+        circle.pass_time(begin - clock.now)
+        for name in circle.names:
+            circle.add(name, 4)
+        circle.add("c1", 1, SUBJECT)
+        circle.meet()
+        due = days * 86400 // 4
+        circle.pass_time(begin + rules.every - due + 3600 - clock.now)
+        number = order(circle, days=days)
+        circle.pass_round()
+        circle.pass_time(begin + rules.every - clock.now)
+        circle.meet()
+        assert circle.federation.operator.ask("show-order", order=number)["state"] == "complete"
+        assert circle.entries("aggregated")[-1]["deleted"] == 1
 
 
 # -- audits and rebuilds ---------------------------------------------------------------------------

@@ -11,7 +11,8 @@ carry it out; one that a person asks for without an order has as long as the usu
 are never due, unless the client decides so (`expedite`).
 
 Under secure aggregation, nobody may see by the time of a change whether a client holds anything of
-an order's subject. So samples that wait for an order count only when the order is due.
+an order's subject. So samples that wait for an order count only when the order is due. On a
+schedule, what is due before the next window goes out in this one: `now` is when that begins.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from expunge.kinds import Purpose
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.secagg import Contribution
+from expunge.secagg.schedule import Schedule
 from expunge.wire import refusals
 
 _AUDITING = (
@@ -61,8 +62,8 @@ class Masked:
         number of samples.
 
         An order is answered after a round that this client has been in since it heard of it, and
-        where small changes wait, since the order was due, whether it holds anything of the person
-        or not. So the answer says nothing.
+        where small changes wait, since the order was due (on a schedule, since no window is left
+        before it is), whether it holds anything of the person or not. So the answer says nothing.
         """
         return self._composed(cover=False)
 
@@ -73,16 +74,23 @@ class Masked:
         return self._outbox.compose(
             cover=cover or bool(before),
             withheld=[*early, *before],
-            waits=self._waits(self._wall_clock()),
+            waits=self._waits(),
             recompute=self._recompute,
         )
 
     def _due_orders(self) -> list[str]:
-        now = self._wall_clock() if self._store.spec.fewest_samples else None
-        return self._outbox.unanswered(now=now)
+        latest = self._next_chance() if self._store.spec.fewest_samples else None
+        return self._outbox.unanswered(now=latest)
 
-    def _waits(self, now: float) -> bool:
-        return self._store.backlog(now=now) is not None
+    def _waits(self) -> bool:
+        return self._store.backlog(now=self._next_chance()) is not None
+
+    def _next_chance(self) -> float:
+        """Until when what is not sent now waits: on a schedule the next window, since what is due
+        before it would come too late, by as much as there is between two of them.
+        """
+        now, schedule = self._wall_clock(), Schedule.of(self._store.spec.aggregation)
+        return now if schedule is None else schedule.following(now + schedule.skew)
 
     def _orders_before_a_round(self) -> list[str]:
         """Those of the orders whose answer is due that were not yet due at the last round."""
@@ -129,7 +137,7 @@ class Masked:
         """
         if composition.is_cover and not self._contributor.is_bound(composition.sequence):
             return self._contributor.purpose() is None or (
-                self._outbox.is_outdated() and not self._waits(self._wall_clock())
+                self._outbox.is_outdated() and not self._waits()
             )
         return self.is_outdated(composition)
 
