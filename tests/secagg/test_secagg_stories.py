@@ -104,9 +104,15 @@ class Client:
 class Story:
     """A server that asks for sums, applies none, and writes to its log what it likes; some of its
     clients are on its side.
+
+    If it is `eager`, it often has more than a quorum sign a sum, so that it can be cut into rows,
+    and has sums signed with clients that have masked nothing, which it cannot unmask.
     """
 
-    def __init__(self, seed: int, liars: int, deeds: str, clients: int = 9) -> None:
+    def __init__(
+        self, seed: int, liars: int, deeds: str, clients: int = 9, *, eager: bool = False
+    ) -> None:
+        self.eager, self.signed = eager, list[Decision]()
         names = [f"c{number}" for number in range(clients)]
         self.chance, self.deeds, self.now = Random(seed), deeds.split(), 0  # noqa: S311 - no secrets
         self.liars, self.gone = set(names[:liars]), set[str]()
@@ -157,16 +163,19 @@ class Story:
                 alive.add(client.name)
         if self.chance.random() < 0.3 and len(alive) > needed.survivors:
             alive.remove(self.chance.choice(sorted(alive)))
+        masked, asks_all = set(alive), self.eager and self.chance.random() < 0.5
+        if self.eager and self.chance.random() < 0.3:
+            alive |= set(self.sample(sorted(names - alive), 3))
         if len(alive) < needed.survivors:
             return
         parts, shown, signers = parts_of(alive), set[Part](), alive & self.liars
         order = sorted(
-            sorted(alive - self.liars),
+            sorted(masked - self.liars),
             key=lambda name: (not self.clients[name].agreed, self.chance.random()),
         )
         for name in order:  # those that are bound already first: the others stay free
             client = self.clients[name]
-            if self.enough(roster, marked | shown, marked, signers):
+            if not asks_all and self.enough(roster, marked | shown, marked, signers):
                 break
             if client.allows(parts, roster, marked, self.now):
                 client.agree(parts, marked, self.now)
@@ -174,7 +183,9 @@ class Story:
                 shown |= client.shown()
         if self.enough(roster, marked | shown, marked, signers):
             hiding = frozenset(signers) - {name for name, _ in marked}
-            self.sums.append(Decision("voided", round_id, parts, signers=hiding, size=len(names)))
+            signed = Decision("voided", round_id, parts, signers=hiding, size=len(names))
+            self.signed.append(signed)
+            self.sums += [signed] if masked == alive else []
 
     @staticmethod
     def enough(roster: Parts, exposed: Parts, marked: Parts, signers: set[str]) -> bool:
@@ -186,7 +197,7 @@ class Story:
 
     def void(self) -> None:
         """Call a sum false, true or not."""
-        self.log += self.sample(self.sums, 1)
+        self.log += self.sample(self.signed, 1)
 
     def exclude(self) -> None:
         """Say of some clients of a sum, or of what is left of one, that they were silent."""
@@ -255,6 +266,21 @@ def test_forgetting_those_that_collude_isolates_nobody_else(deeds: str, seed: in
 def test_nobody_is_isolated_but_who_was_excluded(liars: int, deeds: str, seed: int) -> None:
     """Not even by those that were, when their time is up, and they come back."""
     story = Story(seed, liars, deeds).tell()
+    out = [one for one in story.log if one.kind == "excluded"]
+    excluded = {part for one in out for part in one.parts if part[0] in one.out}
+    assert [few for few in story.isolated(2) if not few <= excluded] == []
+
+
+@settings(max_examples=120)
+@given(seeds)
+@pytest.mark.parametrize(
+    ("liars", "deeds"),
+    [(0, "add add add void"), (1, "add add add void exclude wait"), (2, "add add void forget")],
+)
+def test_rows_and_sums_that_never_were_isolate_nobody_either(
+    liars: int, deeds: str, seed: int
+) -> None:
+    story = Story(seed, liars, deeds, clients=12, eager=True).tell()
     out = [one for one in story.log if one.kind == "excluded"]
     excluded = {part for one in out for part in one.parts if part[0] in one.out}
     assert [few for few in story.isolated(2) if not few <= excluded] == []
