@@ -18,13 +18,21 @@ from expunge.crypto import Envelope, canonical
 from expunge.errors import EvidenceError
 from expunge.kinds import ClientStatus
 from expunge.secagg import Contribution
+from expunge.secagg.unmasking import Decision, rows
 from expunge.server.secagg import SecureAggregation
 from expunge.server.secagg_outcomes import Outcomes
 from expunge.server.state import ServerState
 from expunge.server.storage.tables import Membership
 from expunge.wire import payloads
 from expunge.wire.schema import time_text
-from server.test_server_disputes import RULES, circle_of, lying, negative, until_opened
+from server.test_server_disputes import (
+    RULES,
+    after_a_sum,
+    circle_of,
+    lying,
+    negative,
+    until_opened,
+)
 from support.lying_rounds import LyingServer, lying_server, retold
 from support.masked_round import GATHER, PHASE, SPEC, Circle, drawn
 
@@ -143,6 +151,35 @@ def test_excluded_clients_are_not_hidden_by_those_of_the_same_sum() -> None:
             circle.federation.clock.now += RULES.set_aside_after
             assert not server.sum_over(others, others)
             assert server.exposed() == []
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["before", "after"])
+def test_an_exclusion_that_is_due_when_rows_were_summed_up_shows_nobody(is_first: bool) -> None:
+    """The log excludes all but one of a row from the sum of all, before or after it calls that
+    false. The row is summed up, and its last client is not asked to agree. When the time is up, it
+    would go on with the other row if the exclusion counted then, and the three sums would show it.
+    """
+    with after_a_sum(8) as (circle, server):
+        ((parts, _),), (round_of,) = server.sums, server.rounds
+        voided = Decision(
+            "voided",
+            round_of["aggregation"],
+            parts,
+            signers=frozenset(round_of["agreed"]),
+            size=round_of["size"],
+        )
+        cut = rows(voided, RULES)
+        assert [len(row) for row in cut] == [4, 4]
+        *out, last = sorted(name for name, _ in cut[0])
+        if is_first:
+            server.excluded(parts, *out)
+        server.voided(parts, **round_of)
+        assert server.sum_over([*out, last], out) != is_first  # nobody is hidden by the excluded
+        server.excluded(parts, *out)
+        circle.federation.clock.now += RULES.set_aside_after
+        rest = [name for name in circle.names if name not in out]
+        server.sum_of(*rest)
+        assert not set(server.exposed()) & {part for part in parts if part[0] in rest}
 
 
 def test_who_sends_everything_anew_knows_the_numbers_of_others() -> None:

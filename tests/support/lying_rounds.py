@@ -22,6 +22,7 @@ from expunge.secagg.messages import read_server_message
 from expunge.secagg.roster import Roster
 from expunge.secagg.unmasking import Part
 from expunge.server.disputes import Disputes
+from expunge.server.secagg import SecureAggregation
 from expunge.server.secagg_outcomes import Outcomes
 from expunge.wire import payloads
 from support.masked_round import GATHER, PHASE, Circle
@@ -182,6 +183,12 @@ def lying_server(circle: Circle) -> Iterator[LyingServer]:
         patch.setattr(Outcomes, "change", lambda _, *given: server.unmask(*given))
         patch.setattr(Outcomes, "attempted", lambda _: [])
         patch.setattr(Outcomes, "attempt", lambda *_: None)
+        # What clients refuse by themselves, it asks for: it knows of nobody that hides nobody.
+        patch.setattr(Disputes, "shown", lambda _: frozenset())
+        patch.setattr(SecureAggregation, "_odd", lambda *_: {})
+        patch.setattr(SecureAggregation, "_chosen", lambda self, current: self._joined(current))
+        patch.setattr(SecureAggregation, "_agreeable", lambda self, current: self._joined(current))
+        patch.setattr(SecureAggregation, "_require_agreeable", lambda *_: None)
         for name in ("exclude_unopened", "exclude_absent", "exclude_silent"):
             patch.setattr(Disputes, name, lambda *_: None)
         yield server
