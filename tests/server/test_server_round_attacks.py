@@ -204,6 +204,30 @@ def test_who_sends_everything_anew_knows_the_numbers_of_others() -> None:
         assert again.sums == []
 
 
+def test_a_restore_that_never_was_and_who_is_forgotten_after_it_show_nobody() -> None:
+    """Three send everything anew, one of which colludes and is forgotten at once, as one that has
+    not come back: the two that are left are in no sum but with enough others, and those in no
+    other.
+    """
+    with circle_of(6) as circle, lying_server(circle) as server, colluding("c5"):
+        state = circle.service.state
+        server.log("restored", size=state.log.size, withheld=[])
+        with state.changing():
+            for name in circle.names:
+                state.storage.actors.put(replace(state.actor(name), status="must-rejoin"))
+        assert server.sum_of("c0", "c1", "c5")
+        circle.federation.operator.command("forget-client", client="c5")
+        assert len(circle.entries("forgotten")) == 1
+        few, others = ["c0", "c1"], ["c2", "c3", "c4"]
+        assert not server.sum_of(*few, "c2", passes=6)
+        assert not server.sum_of("c0", *others, passes=6)
+        assert server.sum_of(*few, *others)
+        assert not server.sum_of(*others, passes=6)
+        assert not server.sum_over([*few, "c2"], [*few, "c2"])
+        assert [len(parts) for parts, _ in server.sums] == [3, 5]
+        assert server.exposed() == []
+
+
 # -- receipts and audits ---------------------------------------------------------------------------
 
 
