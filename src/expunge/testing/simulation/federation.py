@@ -148,6 +148,7 @@ class SimulatedFederation:
         if self.saved is None or not self.server.can_be_restored(self.saved):
             return
         amendments = self.server.gammas[self.saved.amendments :]
+        self.network.late.clear()  # what was on its way to the lost machine is lost with it
         self.server.restore(self.saved, with_vault=with_vault)
         self.world.count("the server restored")
         orders, audits, forgotten = self.known

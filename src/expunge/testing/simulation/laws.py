@@ -16,8 +16,9 @@ from expunge.testing.simulation.parties import Party
 from expunge.testing.simulation.world import LawBrokenError
 
 # How often everybody syncs until everything must have settled; masked, a round alone takes six.
-_SYNCS, _MASKED_SYNCS = 12, 80
+_SYNCS, _MASKED_SYNCS = 12, 200
 _TURN = 10.0  # seconds between them
+_PATIENCE = 20  # turns, after which people do something, or days pass
 _DAY = 24 * 3600.0
 _MORE = 3  # clients, where a sum of the few that are left would show too much
 
@@ -33,10 +34,11 @@ def settle(federation: SimulatedFederation) -> None:
             return
         if federation.scenario.has_liar:
             judge_disputes(federation)
-        if any("enrol some" in client.last.waiting for client in federation.clients):
-            federation.enrol_more(_MORE)
-        # What waits for more samples goes out after some days.
-        federation.wait(10 * _DAY if masked and turn % 20 == 19 else _TURN)
+        if turn % _PATIENCE == _PATIENCE - 1:
+            if any("enrol some" in client.last.waiting for client in federation.clients):
+                federation.enrol_more(_MORE)
+            federation.wait(10 * _DAY)  # what waits for more samples goes out after some days
+        federation.wait(_TURN)
     unsettled = "; ".join(
         f"{client.name} has {client.open_store.status()} and waits: {client.last.waiting!r}"
         for client in federation.clients

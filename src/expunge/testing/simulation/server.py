@@ -299,8 +299,8 @@ class ServerParty(Party):
             mirrors=self._mirrors,
             clock=self.clock.wall,
         )
-        sync_folder(self.path)
         self.machine.remove_tree(elsewhere)  # only the backup's keeper has it from now on
+        sync_folder(self.path)
         self.disk.forget_removed()
         self._saved_log, self.log = saved.log, []
         self.gammas = self.gammas[: saved.amendments]
