@@ -185,10 +185,10 @@ def lying_server(circle: Circle) -> Iterator[LyingServer]:
         patch.setattr(Outcomes, "attempt", lambda *_: None)
         # What clients refuse by themselves, it asks for: it knows of nobody that hides nobody.
         patch.setattr(Disputes, "shown", lambda _: frozenset())
-        patch.setattr(SecureAggregation, "_odd", lambda *_: {})
-        patch.setattr(SecureAggregation, "_chosen", lambda self, current: self._joined(current))
-        patch.setattr(SecureAggregation, "_agreeable", lambda self, current: self._joined(current))
-        patch.setattr(SecureAggregation, "_require_agreeable", lambda *_: None)
+        patch.setattr(SecureAggregation, "odd", lambda *_: {})
+        patch.setattr(SecureAggregation, "chosen", lambda self, current: self._joined(current))
+        patch.setattr(SecureAggregation, "agreeable", lambda self, current: self._joined(current))
+        patch.setattr(SecureAggregation, "require_agreeable", lambda *_: None)
         for name in ("exclude_unopened", "exclude_absent", "exclude_silent"):
             patch.setattr(Disputes, name, lambda *_: None)
         yield server

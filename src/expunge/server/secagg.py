@@ -403,7 +403,7 @@ class SecureAggregation:
         joined = set(current.members)
         if current.everyone is not None:
             return joined >= current.everyone
-        if len(self._chosen(current)) < self._rules.fewest:
+        if len(self.chosen(current)) < self._rules.fewest:
             return False  # changes wait for a round with enough clients
         if joined >= set(self._state.clients("active", "must-rejoin")):
             return True
@@ -441,7 +441,7 @@ class SecureAggregation:
         """Those that others wait for, to repeat a sum, may not be away for ever."""
         is_joining = current.collector.phase == "joining" and current.everyone is None
         if is_joining and self._has_gathered(current):
-            refused = self._culprits.union(self._odd(current))
+            refused = self._culprits.union(self.odd(current))
             present = remaining(self._joined(current), refused)
             self._conclusions.disputes.exclude_absent(present, refused)
 
@@ -496,7 +496,7 @@ class SecureAggregation:
             else:
                 self._unanswered.pop(client, None)
 
-    def _agreeable(self, current: _MaskedRound) -> frozenset[Part]:
+    def agreeable(self, current: _MaskedRound) -> frozenset[Part]:
         """Those that joined and may be summed up together, after the sums that were asked for.
 
         Who says other things in its join than is known of its part is not among them: clients of
@@ -506,7 +506,7 @@ class SecureAggregation:
         attempts.sort(key=lambda attempt: self._tries[attempt.parts])
         joined = {(member.client, member.sequence) for member in current.members.values()}
         return choose(
-            {part for part in joined if part[0] not in self._odd(current)},
+            {part for part in joined if part[0] not in self.odd(current)},
             attempts,
             gone=self._gone,
             rules=self._rules,
@@ -515,11 +515,11 @@ class SecureAggregation:
             exposed=self._exposed(current),
         )
 
-    def _chosen(self, current: _MaskedRound) -> frozenset[Part]:
+    def chosen(self, current: _MaskedRound) -> frozenset[Part]:
         """The same, without those that left complaints of others unanswered, or dropped out of the
         last round, which was aborted. A sum that is repeated stays as it is.
         """
-        agreeable, gone = self._agreeable(current), self._gone
+        agreeable, gone = self.agreeable(current), self._gone
         rests = [remaining(attempt.parts, gone) for attempt in self._conclusions.attempted()]
         if agreeable in rests:
             return agreeable
@@ -536,7 +536,7 @@ class SecureAggregation:
             exposed=exposed,
         )
 
-    def _odd(self, current: _MaskedRound) -> dict[str, str]:
+    def odd(self, current: _MaskedRound) -> dict[str, str]:
         """The clients that say something else of their part, in their joins, than is known of it;
         with the reason why the round goes on without them.
 
@@ -578,15 +578,15 @@ class SecureAggregation:
     def _reason_left_out(self, current: _MaskedRound, client: str) -> str:
         """Why a round goes on without a client, or would."""
         if current.collector.phase == "joining" and current.everyone is None:
-            return self._odd(current).get(client, "")
+            return self.odd(current).get(client, "")
         return current.left_out.get(client, "")
 
     def _lacking(self, current: _MaskedRound) -> str:
         """Why those that joined wait, though they are enough: the clients of an aborted round."""
         if current.collector.phase != "joining" or current.everyone is not None:
             return ""
-        few, joined = self._rules.fewest, set(current.members).difference(self._odd(current))
-        if len(joined) < few or len(self._chosen(current)) >= few:
+        few, joined = self._rules.fewest, set(current.members).difference(self.odd(current))
+        if len(joined) < few or len(self.chosen(current)) >= few:
             return ""
         gone = self._gone
         disputed = {
@@ -613,7 +613,7 @@ class SecureAggregation:
 
     def _leave_out(self, current: _MaskedRound) -> None:
         """Leave out those that would not agree to a sum with the others, or spoil theirs."""
-        agreeable, parts = self._agreeable(current), self._chosen(current)
+        agreeable, parts = self.agreeable(current), self.chosen(current)
         attempts = [attempt.parts for attempt in self._conclusions.attempted()]
         chosen = {client for client, _ in parts}
         repeated = [attempt for attempt in attempts if parts & attempt]
@@ -623,7 +623,7 @@ class SecureAggregation:
         silent = {client for client, _ in agreeable - parts}
         self._dropped = frozenset()  # it has missed one, if others were enough
         others = set(current.members) - chosen
-        reasons = dict.fromkeys(others, _NOT_OF_THIS_SUM) | self._odd(current)
+        reasons = dict.fromkeys(others, _NOT_OF_THIS_SUM) | self.odd(current)
         reasons |= dict.fromkeys(silent, _SILENT)
         self._drop_members(current, {client: reasons[client] for client in others})
 
@@ -658,7 +658,7 @@ class SecureAggregation:
         if current.collector.phase != "joining" or schedule is None or left is None or left > 0.0:
             return
         few, joined = self._rules.fewest, len(current.members)
-        if len(self._chosen(current)) < few:
+        if len(self.chosen(current)) < few:
             reason = self._lacking(current) or (
                 f"{joined} of the {few} clients that a round needs joined while its window was open"
             )
@@ -675,7 +675,7 @@ class SecureAggregation:
             members = self._included(current)
             for member in members:
                 self._conclusions.require_member(member, current.opening.purpose)
-            self._require_agreeable(current)
+            self.require_agreeable(current)
             try:
                 self._conclusions.attempt(current.opening, members, self._exposed(current))
             except (StoreError, OSError) as problem:
@@ -688,7 +688,7 @@ class SecureAggregation:
                 "client"
             )
 
-    def _require_agreeable(self, current: _MaskedRound) -> None:
+    def require_agreeable(self, current: _MaskedRound) -> None:
         """Some may have agreed to a sum before. If not all of its clients are left in this round,
         they cannot agree to another, and those that never did must not be led to do so.
         """
