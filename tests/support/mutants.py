@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from expunge.storage import files
 from expunge.storage.machine import machine_of
 from expunge.storage.mark import HighWaterMark
 from expunge.testing.simulation.database import SimulatedConnection
+from expunge.testing.simulation.disk import Disk
 from expunge.testing.simulation.machine import SimulatedMachine
 from expunge.testing.simulation.scenario import Scenario
 
@@ -195,6 +199,27 @@ def orders_go_by_tags(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(SampleTable, "about", about)
     patch.setattr(SampleTable, "mend_subject_tags", lambda _, samples: samples)
+
+
+def flips_hit_tags(patch: pytest.MonkeyPatch) -> None:
+    """No fault, but an aim: where the bit that flips is in a client's database, it is one of a tag
+    of a subject.
+    """
+    true = Disk.flip
+
+    def flip(disk: Disk, name: str, bit: int) -> None:
+        places = _places_of_tags(disk.path / name) if name.endswith("client.db") else []
+        true(disk, name, 8 * places[bit % len(places)] + bit % 8 if places else bit)
+
+    patch.setattr(Disk, "flip", flip)
+
+
+def _places_of_tags(database: Path) -> list[int]:
+    content = database.read_bytes()
+    with closing(sqlite3.connect(f"file:{database}?immutable=1", uri=True)) as connection:
+        query = "SELECT subject_tag FROM samples WHERE subject_tag IS NOT NULL"
+        tags = {tag for (tag,) in connection.execute(query)}
+    return [found.start() for tag in tags for found in re.finditer(re.escape(tag), content)]
 
 
 def every_jump_of_the_clock_is_followed(patch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from typing import cast
 
 import pytest
 
-from expunge.errors import CarrierError
+from expunge.errors import CarrierError, InputError
 from expunge.testing.simulation import Outcome, Scenario, shrink, simulate
 from expunge.testing.simulation.campaign import KINDS, Campaign, run_all
 from expunge.wire.carrier import Carrier
@@ -66,6 +66,15 @@ def test_a_seed_does_the_same_in_another_process_and_at_another_path(tmp_path: P
     )
     assert elsewhere.stdout.strip() == here.digest
     assert simulate(Scenario.drawn(4), tmp_path / "disks").digest != here.digest
+
+
+def test_a_folder_that_holds_anything_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis").write_text("the only copy")
+    with pytest.raises(InputError, match="is not empty: choose another folder"):
+        simulate(Scenario.drawn(0), tmp_path)
+    with pytest.raises(InputError, match="is not empty"):
+        simulate(Scenario.drawn(0), tmp_path / "thesis")
+    assert (tmp_path / "thesis").read_text() == "the only copy"
 
 
 def test_steps_can_be_left_out_one_by_one(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from expunge.testing.simulation import Scenario, simulate
 from support import mutants
 
 SEEDS, STEPS = range(40), 50
+TAG_SEEDS = range(40, 300)
 CRASHES = ("crash-before", "crash-after", "torn")
 
 
@@ -86,3 +87,21 @@ def test_a_planted_fault_is_found(planted: Planted, tmp_path: Path) -> None:
         else:
             pytest.fail(f"not found with {len(SEEDS)} seeds")
     assert simulate(planted.scenario(seed), tmp_path / "disks").broken is None
+
+
+def test_orders_that_go_by_tags_are_found_where_flips_hit_tags(tmp_path: Path) -> None:
+    """Random flips hit a tag that matters too rarely. By sealed names nobody is left out."""
+    few = Scenario.drawn(0, steps=5, masked=False)
+    changes = {"weights": {"add": 1, "sync": 1}, "fates": {}, "troubles": [], "clients": 1}
+    scenario = replace(few, damage="flipped bit", mirrored=False, **changes)
+    with pytest.MonkeyPatch.context() as patch:
+        mutants.flips_hit_tags(patch)
+        with pytest.MonkeyPatch.context() as fault:
+            mutants.orders_go_by_tags(fault)
+            for seed in TAG_SEEDS:
+                broken = simulate(replace(scenario, seed=seed), tmp_path / "disks").broken
+                if broken is not None and broken.law == "orders complete":
+                    break
+            else:
+                pytest.fail(f"not found with {len(TAG_SEEDS)} seeds")
+        assert simulate(replace(scenario, seed=seed), tmp_path / "disks").broken is None

@@ -71,8 +71,9 @@ def _is_of(kind: DamageKind, path: PurePath) -> bool:
 def tolerate(
     federation: SimulatedFederation, kind: DamageKind, victim: Party, check: Callable[[], None]
 ) -> None:
-    """Check that the laws hold, unless the damage is told: by a scrub that repairs what it can,
-    which comes first or not; by what fails; or by a scrub in the end.
+    """Check that the laws hold, unless the damage is told before it does harm: by a scrub that
+    repairs what it can, which comes first or not, or by what fails. Entries of the log do harm to
+    nobody who reads them; of a damaged one, a scrub in the end may tell.
     """
     try:
         if federation.world.chance.random() < _SCRUBBED:
@@ -84,14 +85,22 @@ def tolerate(
         is_error = isinstance(problem, LawBrokenError) and problem.law == "errors"
         if is_error or kind == "flipped bit in a vault":
             raise
-        if not told:
+        if not told and isinstance(problem, LawBrokenError) and problem.law == "the log grows":
             told = _found_later(victim)
         if not told:
             raise
         federation.world.tell("damage", f"told: {told[0]}")
         federation.world.count("damage: told")
     else:
+        if kind == "flipped bit in a vault":
+            _require_unnoticed(federation)
         federation.world.count("damage: harmless")
+
+
+def _require_unnoticed(federation: SimulatedFederation) -> None:
+    for party in federation.parties:
+        if party.problem is not None:
+            raise LawBrokenError("a bit costs no key", f"{party.name}: {party.problem}")
 
 
 def _found_later(victim: Party) -> list[ExpungeError]:
@@ -105,8 +114,6 @@ def _found_later(victim: Party) -> list[ExpungeError]:
 
 def _scrub(victim: Party, *, repair: bool) -> None:
     """StoreDamagedError if any damage is left."""
-    if victim.is_up:
-        return
     found = victim.scrub(repair=repair)
     victim.world.count("damage: scrubbed")
     if found:

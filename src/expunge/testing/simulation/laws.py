@@ -19,7 +19,8 @@ from expunge.testing.simulation.world import LawBrokenError
 _SYNCS, _MASKED_SYNCS = 12, 200
 _TURN = 10.0  # seconds between them
 _PATIENCE = 20  # turns, after which people do something, or days pass
-_DAY = 24 * 3600.0
+# Until those are excluded who stay away; until what waits for more samples has to go out.
+_SET_ASIDE, _QUARTER = 2 * 3600.0, 8 * 24 * 3600.0
 _MORE = 3  # clients, where a sum of the few that are left would show too much
 
 
@@ -37,7 +38,7 @@ def settle(federation: SimulatedFederation) -> None:
         if turn % _PATIENCE == _PATIENCE - 1:
             if any("enrol some" in client.last.waiting for client in federation.clients):
                 federation.enrol_more(_MORE)
-            federation.wait(10 * _DAY)  # what waits for more samples goes out after some days
+            federation.wait(_QUARTER if federation.scenario.spec.fewest_samples else _SET_ASIDE)
         federation.wait(_TURN)
     unsettled = "; ".join(
         f"{client.name} has {client.open_store.status()} and waits: {client.last.waiting!r}"
@@ -101,6 +102,8 @@ def compare_evidence(federation: SimulatedFederation) -> None:
         shown = office.ask("show-order", {"order": order})
         if shown is None or shown["state"] not in ("complete", "closed"):
             raise LawBrokenError("orders complete", f"order {order}: {shown}")
+        if shown["completed"] > shown["deadline"]:
+            raise LawBrokenError("orders complete", f"order {order} after its deadline: {shown}")
         if any(sample.subject == subject for sample in held):
             raise LawBrokenError("orders complete", f"{subject} is still held")
         federation.world.count("law: order")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from expunge.errors import InputError
 from expunge.server.storage.folder import OpenStorage
 from expunge.server.storage.sqlite import open_storage
 from expunge.testing.simulation import damage, laws
@@ -73,14 +74,14 @@ def simulate(
     carrier: Callable[[Carrier], Carrier] = lambda line: line,
     storage: OpenStorage = open_storage,
 ) -> Outcome:
-    """Run a scenario in a folder, which is emptied before and removed afterwards.
+    """Run a scenario in a new folder, which is removed afterwards.
 
     Parameters
     ----------
     scenario : Scenario
         What is to happen.
     path : Path
-        Where the disks are; best on a file system in memory.
+        Where the disks are: a folder that is empty, or not there; best on a file system in memory.
     carrier : callable, optional
         Returns the carrier of each client and office, which may be your own, from the simulated
         line that it sends over.
@@ -92,6 +93,11 @@ def simulate(
     Outcome
         Whether a law was broken, and what happened.
 
+    Raises
+    ------
+    InputError
+        The folder is not empty.
+
     Examples
     --------
     >>> import tempfile
@@ -102,7 +108,8 @@ def simulate(
     >>> outcome.broken is None, outcome.coverage["law: ledger"]
     (True, 1)
     """
-    shutil.rmtree(path, ignore_errors=True)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise InputError(f"{path} is not empty: choose another folder for the simulated disks")
     world, steps = World(scenario.seed, path), Steps()
     federation = SimulatedFederation(
         scenario, world, carrier, storage, lambda: steps.take_meanwhile(federation)
@@ -120,7 +127,7 @@ def simulate(
         world.tell("law", "".join(traceback.format_exception(problem)))
     finally:
         federation.end()
-        shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(path)
     return Outcome(scenario, broken, world.messages, world.coverage, world.digest, world.journal)
 
 

@@ -12,7 +12,7 @@ from expunge.testing.simulation.office import OfficeParty
 from expunge.testing.simulation.parties import Party
 
 _LONGEST = 40  # operations of a disk before trouble
-_DAYS = (1, 30)  # that orders have
+_DAYS = (30, 90)  # that orders have
 _OF_OFFICERS = ("order", "close an order", "audit", "fold")
 
 
