@@ -473,6 +473,24 @@ def test_a_row_that_dwarfs_the_others_comes_and_goes(
     assert solver.head().digest == before
 
 
+@each_variant
+def test_additions_beyond_the_conditioning_rule_are_taken(variant: type[ExactSolver]) -> None:
+    """A stream is not what refuses them: only heads are refused, until the samples are gone."""
+    draw = np.random.default_rng(21)
+    spec = Spec(dim=20, labels=("a", "b"), gamma=1e-15, intercept=False, publication_bits=20)
+    features, labels = drawn(spec, "plain", 6, draw)
+    features, labels = 3e-5 * features, np.arange(6) % 2
+    solver = streaming(variant, spec, features, labels)
+    before = solver.head().digest
+    huge = np.repeat(draw.uniform(-60.0, 60.0, (2, 20)), 10, axis=0)
+    for place in range(len(huge)):
+        solver.add(huge[[place]], ["a"])
+        assert outcome(solver.head) == "IllConditionedError"
+    for place in range(len(huge)):
+        solver.delete(huge[[place]], ["a"])
+    assert solver.head().digest == before
+
+
 # -- interrupts ------------------------------------------------------------------------------------
 
 

@@ -99,10 +99,13 @@ class FollowedSums(ABC):
         """The stream, with room for so many rows; None if these are not to be streamed.
 
         One begins with a head that is current, once there were some heads after few changed rows.
+        It ends where the conditioning rule refuses heads: additions are taken there, too, but a
+        fold or a factor might find no positive definite system in float64.
         """
         self._large_changes = self._large_changes + 1 if rows > _FEW_ROWS else 0
+        are_many = rows > min(MOST_ROWS, room_for(self.spec.width)) or self._large_changes > 1
         with self._caching():
-            if rows > min(MOST_ROWS, room_for(self.spec.width)) or self._large_changes > 1:
+            if are_many or not is_well_conditioned(self.spec, self._trace):
                 self._end_stream()
             elif self._stream is not None:
                 self._make_room(self._stream, rows)
