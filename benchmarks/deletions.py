@@ -68,9 +68,12 @@ def deletions(data: Data) -> Iterator[Row]:
         progress(f"single deletions ({name})")
         yield at_least(what, "scipy cho_factor + cho_solve", 3.0, in_turns(delete, cholesky, 9, 7))
         yield at_most(what, "float64 Variant B", 20.0, in_turns(delete, update, 9, 7))
-        ours, theirs = in_turns(delete, refit, 3, 1)
-        ours = 1e3 * statistics.median(seconds(delete) for _ in range(21))
-        yield at_least(what, 'Ridge(solver="cholesky") refit, float64', 300.0, (ours, theirs))
+        yield at_least(
+            what,
+            'Ridge(solver="cholesky") refit, float64',
+            300.0,
+            in_turns(delete, refit, 5, (9, 1)),
+        )
         if name == "B":
             progress(f"{_LONG} deletions in a row")
             times = sorted(1e3 * seconds(delete) for _ in range(_LONG))

@@ -57,21 +57,22 @@ def in_turns(
     ours: Callable[[], object],
     theirs: Callable[[], object],
     turns: int,
-    burst: int = 1,
+    burst: int | tuple[int, int] = 1,
     timed: Callable[[Callable[[], object]], float] = seconds,
 ) -> tuple[float, float]:
     """Median milliseconds of both sides, run in turns so that a slow phase of the machine hits
     both.
 
-    Short work is repeated `burst` times a turn, as in a stream of requests: otherwise waking up
-    would be measured.
+    Short work is repeated `burst` times a turn (ours and theirs, if they differ), as in a stream of
+    requests: otherwise waking up would be measured.
     """
+    bursts = (burst, burst) if isinstance(burst, int) else burst
     ours(), theirs()
     timings: tuple[list[float], list[float]] = ([], [])
     for _ in range(turns):
-        for work, collected in zip((ours, theirs), timings, strict=True):
+        for work, times, collected in zip((ours, theirs), bursts, timings, strict=True):
             time.sleep(PAUSE)
-            collected.extend(timed(work) for _ in range(burst))
+            collected.extend(timed(work) for _ in range(times))
     return 1e3 * statistics.median(timings[0]), 1e3 * statistics.median(timings[1])
 
 
