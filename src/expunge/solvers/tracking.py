@@ -250,7 +250,6 @@ class TrackedHead:
         products = blas.multiply(np.stack([*parts, values]), self._digits).tolist()
         count = len(self._digits[0]) // columns - 1
         bits = self.bits + spec.grid.fraction_bits
-        finer = max(0, spec.label_grid.fraction_bits - bits)
         found = []
         for j in range(columns):
             whole = sum(
@@ -260,10 +259,10 @@ class TrackedHead:
                 for digit in range(count)
             )
             fraction = int(math.ldexp(products[-1][count * columns + j], spec.grid.fraction_bits))
-            wanted = int(target[j]) << (bits + finer - spec.label_grid.fraction_bits)
+            wanted = int(target[j]) << (bits - spec.label_grid.fraction_bits)  # `of` sees to it
             whole <<= _FRACTION_BITS - self._digit_bits
-            found.append(wanted - ((whole + fraction) << finer))
-        return found, bits + finer
+            found.append(wanted - whole - fraction)
+        return found, bits
 
     def _step(
         self, column: SolvedColumn, pivot: int, errors: list[int], unit: int, sign: int
