@@ -16,7 +16,7 @@ from expunge.errors import RefusedError
 from expunge.exact import wide
 from expunge.secagg import Participant
 from server.test_server_dispute_attacks import aggregated
-from server.test_server_disputes import RULES, circle_of, lying, negative
+from server.test_server_disputes import RULES, Lie, circle_of, enormous, lying, negative
 from server.test_server_secagg_schedule import EVERY, WINDOW, Scheduled, scheduled
 from support.lying_rounds import bad_parcels, complaint_of
 from support.masked_round import GATHER, PHASE, SPEC, Circle
@@ -65,14 +65,14 @@ def test_who_joins_a_round_of_all_and_leaves_it_does_not_hold_up_changes(
 
 
 @contextmanager
-def false_rebuilds(liar: str) -> Iterator[None]:
+def false_rebuilds(liar: str, lie: Lie = negative) -> Iterator[None]:
     true = Participant.on_deliveries
     with pytest.MonkeyPatch.context() as patch:
 
         def masked(self: Participant, told: bytes, vector: wide.Wide) -> bytes:
             if self.name == liar and self.opening.purpose == "rebuild":
                 vector = vector.copy()
-                negative(vector)
+                lie(vector)
             return true(self, told, vector)
 
         patch.setattr(Participant, "on_deliveries", masked)
@@ -89,6 +89,21 @@ def test_false_statistics_in_a_rebuild_do_not_hold_up_changes() -> None:
         assert "the operator must find out whose" in told
         assert "smaller groups" not in told
         assert "arbiter" not in told
+
+
+def test_no_rebuild_takes_the_head_away() -> None:
+    """The old ledger is erased with a rebuild: nobody could undo that."""
+    with circle_of(4) as circle:
+        before = circle.ledger()
+        with false_rebuilds("c3", enormous):
+            wants_a_rebuild(circle)
+            said = {one.waiting for _ in range(3) for one in circle.go().values()}
+        assert circle.ledger() == before
+        assert any("leaves no head" in one and "publication_bits" in one for one in said)
+        circle.wait(PHASE)  # in which changes come first
+        circle.go()
+        assert circle.entries("forgotten")
+        circle.check_whole()
 
 
 # -- bad parcels -----------------------------------------------------------------------------------
