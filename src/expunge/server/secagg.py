@@ -11,7 +11,8 @@ deadlines are checked on every call, and every wait has a known limit.
 Rebuilds and audits come before changes, but need every client. So that one which is away, or spoils
 their rounds, does not hold up everybody's changes, they and changes take turns: a rebuild or an
 audit that not all have joined in the time of a phase, or that comes to nothing later, gives way for
-as long.
+as long, and to a round of changes that somebody joins meanwhile until that is over: clients that
+sync by a timer come back to it much later.
 
 On a schedule (expunge.secagg.schedule), a round of changes is opened in its window by whoever asks
 first, and joined until the window ends or all have joined. There it comes before rebuilds and
@@ -210,6 +211,7 @@ class SecureAggregation:
         self._changes_until = (
             -math.inf
         )  # until then changes come first, because an audit or a rebuild came to nothing
+        self._owes_changes = False  # whether there was no round of changes since
         self._watching: list[Future[None]] = []
         self._tries: Counter[frozenset[Part]] = Counter()  # rounds begun, by what is repeated
         self._has_repeated = False  # whether the last round repeated one that was aborted
@@ -768,10 +770,12 @@ class SecureAggregation:
         """A round of all clients that comes to nothing gives way to changes, whoever spoils it."""
         if current.everyone is not None:
             self._changes_until = self._clock() + self._state.settings.phase_for
+            self._owes_changes = True
         self._end(current, reason)
 
     def _end(self, current: _MaskedRound, reason: str) -> None:
         self._round, self._state.under_way = None, frozenset()
+        self._owes_changes &= current.everyone is not None
         if not reason and current.window is not None:
             self._applied = current.window
             # A window has one such round: the next sum that waits does not wait for another one.
@@ -815,8 +819,16 @@ class SecureAggregation:
             current is not None
             and current.collector.phase == "joining"
             and current.opening.purpose != purpose
+            and not self._is_turn_of(current)
         ):
             self._end(current, f"a round for {_a(purpose)} comes first")
+
+    def _is_turn_of(self, current: _MaskedRound) -> bool:
+        """Whether an audit or a rebuild that came to nothing waits until this round of changes is
+        over: some have joined it, and it waits for nobody in particular.
+        """
+        is_joined = current.everyone is None and bool(current.members)
+        return self._owes_changes and is_joined and not self._lacking(current)
 
     def _opened(self) -> _MaskedRound:
         """The round in progress, or a new one: a rebuild or an audit if one is wanted, otherwise a
