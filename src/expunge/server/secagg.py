@@ -185,14 +185,14 @@ class SecureAggregation:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] | None = None,
     ) -> None:
-        """`clock` measures how long phases take; `now` says when windows begin, and is the state's
-        if it is not given.
+        """`clock` measures how long phases take; `now` says when windows begin, and is the clock that
+        the state has if it is not given: what it stamps may stand still.
         """
         self._state = state
         self._queue = queue
         self._conclusions = conclusions
         self._clock = clock
-        self._now = now or state.now
+        self._now = now or state.by_clock
         self._lock = RLock()
         self._round: _MaskedRound | None = None
         self._ended: OrderedDict[str, _EndedRound] = OrderedDict()  # a cache
