@@ -185,8 +185,8 @@ class SecureAggregation:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] | None = None,
     ) -> None:
-        """`clock` measures how long phases take; `now` says when windows begin, and is the clock that
-        the state has if it is not given: what it stamps may stand still.
+        """`clock` measures how long phases take; `now` says when windows begin, and is the state's
+        clock if it is not given, not its stamps, which may stand still.
         """
         self._state = state
         self._queue = queue
