@@ -93,6 +93,22 @@ def test_who_syncs_once_in_a_while_is_not_held_up_by_who_is_away(
         assert circle.entries("audited") or circle.entries("forgotten")
 
 
+def test_a_change_that_too_few_join_does_not_hold_up_an_audit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They know of it, and can not: a sum of theirs may be in dispute."""
+    with circle_of(4) as circle:
+        wants_an_audit(circle)
+        circle.forget("c0", [next(iter(circle.held["c0"]))])
+        for _ in range(2):
+            circle.pass_round("c2", "c1", "c0")
+            circle.wait(60 * PHASE)
+        monkeypatch.setattr("expunge.client.secagg.Masked.cover", lambda _: None)
+        for _ in range(8):
+            circle.pass_round()
+        assert circle.entries("audited")
+
+
 @contextmanager
 def false_rebuilds(liar: str, lie: Lie = negative) -> Iterator[None]:
     true = Participant.on_deliveries

@@ -166,6 +166,7 @@ class _MaskedRound:
     answer_by: float = math.inf  # until then complaints are answered, once there is one
     left_out: dict[str, str] = field(default_factory=dict)  # by client that had joined; why
     silent: frozenset[str] = frozenset()  # in any of its phases, until its time was up
+    offered: set[str] = field(default_factory=set)  # clients that could have joined it
 
 
 @dataclass(frozen=True)
@@ -825,10 +826,12 @@ class SecureAggregation:
 
     def _is_turn_of(self, current: _MaskedRound) -> bool:
         """Whether an audit or a rebuild that came to nothing waits until this round of changes is
-        over: some have joined it, and it waits for nobody in particular.
+        over: some have joined it, it waits for nobody in particular, and not all know of it.
         """
-        is_joined = current.everyone is None and bool(current.members)
-        return self._owes_changes and is_joined and not self._lacking(current)
+        if current.everyone is not None or not self._owes_changes or not current.members:
+            return False
+        known = current.offered.union(current.members)
+        return not self._lacking(current) and not known >= set(self._state.clients("active"))
 
     def _opened(self) -> _MaskedRound:
         """The round in progress, or a new one: a rebuild or an audit if one is wanted, otherwise a
@@ -938,6 +941,7 @@ class SecureAggregation:
                 return self._answer(turn, None, "closed", reason=reason)
             current = self._opened()
             if current.collector.phase == "joining":
+                current.offered.add(turn.client)
                 return self._answer(turn, current, "joining", opening=current.opening.to_json())
             return self._answer(turn, current, "closed")
         current_or_none = self._round
