@@ -16,7 +16,7 @@ from expunge.client.round_policy import RoundPolicy
 from expunge.client.settings import pins_text
 from expunge.client.trust import Trust
 from expunge.crypto import Envelope
-from expunge.errors import EvidenceError, RefusedError
+from expunge.errors import EvidenceError, FormatError, RefusedError
 from expunge.secagg import Collector, Participant, read_preamble
 from expunge.secagg.messages import read_client_message, read_server_message
 from expunge.secagg.roster import Join, Roster
@@ -48,6 +48,18 @@ def lying(circle: Circle, lie: Callable[[dict[str, Any]], dict[str, Any]]) -> No
         return Envelope.signed("standing", content | lie(content), key).to_bytes()
 
     circle.way.change["aggregate"] = answer
+
+
+@pytest.mark.parametrize("told", ["é", "x", "eA", "eA==\n"])
+def test_what_is_told_has_one_form(circle: Circle, told: str) -> None:
+    lying(circle, lambda _: {"content": told})
+    circle.add("c0")
+    with pytest.raises(FormatError, match="what the server tells"):
+        circle.sync("c0")
+    circle.way.change.clear()
+    circle.everybody_adds()
+    circle.go()
+    circle.check_whole()
 
 
 # -- whose keys ------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from expunge import kinds
 from expunge.client import ClientStore
 from expunge.client.outbox import Outbox
 from expunge.crypto import Envelope, canonical
-from expunge.errors import EvidenceError, RefusedError, StoreError
+from expunge.errors import CarrierError, EvidenceError, RefusedError, StoreError
 from expunge.evidence import read_bundle, render_bundle, verify
 from expunge.server.backup import restore
 from expunge.wire.request import Header, write
@@ -245,6 +246,26 @@ def test_a_client_that_leaves_deletes_in_a_round_and_says_farewell_afterwards(
     circle.everybody_adds()
     circle.go()
     circle.check_whole()
+
+
+def test_a_bundle_says_how_clients_left_that_gave_no_answer(circle: Circle) -> None:
+    """How many samples they had, nobody knows: a farewell deletes none."""
+    circle.everybody_adds()
+    circle.go()
+    circle.stores["c3"].leave()
+    with circle.losing("request", "there"):
+        for _ in range(16):
+            with suppress(CarrierError):
+                circle.pass_round("c0", "c1", "c2", "c3")
+            circle.wait(GATHER if circle.phase == "joining" else 0.0)
+    number = order(circle)
+    circle.go()
+    operator = circle.federation.operator
+    page = render_bundle(Envelope.from_json(operator.ask("bundle", order=number), "bundle"))
+    proved = verify(page, circle.federation.server_key.public).proved
+    (left,) = (sentence for sentence in proved if "c3 left" in sentence)
+    assert "said that it had deleted all that it had contributed" in left
+    assert "0 samples" not in left
 
 
 # -- restored servers ------------------------------------------------------------------------------

@@ -91,6 +91,25 @@ def test_outside_of_windows_nobody_asks_for_a_round_and_changes_wait(circle: Sch
     assert circle.phase == ""
 
 
+def test_windows_open_though_the_log_is_stamped_ahead(circle: Scheduled) -> None:
+    """The server was started with a clock that was a day ahead, and then put right: times in the
+    log stand still for that day, but deletions do not wait for it.
+    """
+    clock, day = circle.federation.clock, 86400
+    circle.at(WINDOW + 60)
+    clock.now += day
+    circle.restart_server()
+    order(circle)
+    clock.now -= day
+    circle.restart_server()
+    for window in (1, 2):
+        circle.at(10, window=window)
+        circle.add("c0")
+        circle.meet()
+        assert len(circle.rounds()) == window
+    circle.check_whole()
+
+
 def test_in_a_window_everybody_joins_and_one_change_takes_effect(circle: Scheduled) -> None:
     circle.at(10)
     circle.add("c0")

@@ -16,7 +16,7 @@ from expunge.errors import RefusedError
 from expunge.exact import wide
 from expunge.secagg import Participant
 from server.test_server_dispute_attacks import aggregated
-from server.test_server_disputes import RULES, circle_of, lying, negative
+from server.test_server_disputes import RULES, Lie, circle_of, enormous, lying, negative
 from server.test_server_secagg_schedule import EVERY, WINDOW, Scheduled, scheduled
 from support.lying_rounds import bad_parcels, complaint_of
 from support.masked_round import GATHER, PHASE, SPEC, Circle
@@ -64,15 +64,60 @@ def test_who_joins_a_round_of_all_and_leaves_it_does_not_hold_up_changes(
         assert circle.entries("audited") or circle.entries("forgotten")
 
 
+@pytest.mark.parametrize("want", [wants_an_audit, wants_a_rebuild])
+@pytest.mark.parametrize("order", [("c0", "c2", "c4"), ("c4", "c2", "c0")])
+def test_who_syncs_once_in_a_while_is_not_held_up_by_who_is_away(
+    want: Callable[[Circle], None], order: tuple[str, ...]
+) -> None:
+    """All but one client come together, by a timer, much more seldom than phases last. Each hears
+    that the audit came to nothing when it comes again: that must not be all that it does then, or
+    the next audit has begun when it comes once more.
+    """
+    with circle_of(5) as circle:
+        want(circle)
+        circle.forget("c0", [next(iter(circle.held["c0"]))])
+        for _ in range(2):
+            for name in order:
+                circle.sync(name)
+            circle.wait(60 * PHASE)
+        circle.sync("c2")
+        collector = circle.collector
+        assert collector is not None
+        assert collector.opening.purpose == "change", "the next audit has begun"
+        circle.go(*order)
+        assert not circle.stores["c0"].status().deleting
+        circle.wait(PHASE)  # and the audit or the rebuild has its turn, when all have come
+        circle.go()
+        circle.wait(PHASE)
+        circle.go()
+        assert circle.entries("audited") or circle.entries("forgotten")
+
+
+def test_a_change_that_too_few_join_does_not_hold_up_an_audit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They know of it, and can not: a sum of theirs may be in dispute."""
+    with circle_of(4) as circle:
+        wants_an_audit(circle)
+        circle.forget("c0", [next(iter(circle.held["c0"]))])
+        for _ in range(2):
+            circle.pass_round("c2", "c1", "c0")
+            circle.wait(60 * PHASE)
+        monkeypatch.setattr("expunge.client.secagg.Masked.cover", lambda _: None)
+        for _ in range(8):
+            circle.pass_round()
+        assert circle.entries("audited")
+
+
 @contextmanager
-def false_rebuilds(liar: str) -> Iterator[None]:
+def false_rebuilds(liar: str, lie: Lie = negative) -> Iterator[None]:
     true = Participant.on_deliveries
     with pytest.MonkeyPatch.context() as patch:
 
         def masked(self: Participant, told: bytes, vector: wide.Wide) -> bytes:
             if self.name == liar and self.opening.purpose == "rebuild":
                 vector = vector.copy()
-                negative(vector)
+                lie(vector)
             return true(self, told, vector)
 
         patch.setattr(Participant, "on_deliveries", masked)
@@ -84,11 +129,26 @@ def test_false_statistics_in_a_rebuild_do_not_hold_up_changes() -> None:
         wants_a_rebuild(circle)
         said = set[str]()
         until_deleted(circle, lambda name: said.add(circle.sync(name).waiting), 3 * PHASE)
-        (told,) = {one for one in said if "negative" in one}
+        told = min((one for one in said if "negative" in one), key=len)
         assert "the rebuild is tried again later" in told
         assert "the operator must find out whose" in told
         assert "smaller groups" not in told
         assert "arbiter" not in told
+
+
+def test_no_rebuild_takes_the_head_away() -> None:
+    """The old ledger is erased with a rebuild: nobody could undo that."""
+    with circle_of(4) as circle:
+        before = circle.ledger()
+        with false_rebuilds("c3", enormous):
+            wants_a_rebuild(circle)
+            said = {one.waiting for _ in range(3) for one in circle.go().values()}
+        assert circle.ledger() == before
+        assert any("leaves no head" in one and "publication_bits" in one for one in said)
+        circle.wait(PHASE)  # in which changes come first
+        circle.go()
+        assert circle.entries("forgotten")
+        circle.check_whole()
 
 
 # -- bad parcels -----------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ reveals shares once for each round.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import time
 from collections.abc import Callable
@@ -636,7 +635,7 @@ class Contributor:
         return _RoundState(
             content["phase"],
             content["purpose"],
-            base64.b64decode(content["content"]),
+            canonical.binary(content["content"], "what the server tells"),
             None if content["opening"] is None else Opening.from_json(content["opening"]),
             None if content["receipt"] is None else canonical.encode(content["receipt"]),
             content["reason"],

@@ -36,6 +36,10 @@ class PendingError(ProtocolError):
     """A request waits for other clients. This is not a failure; it can be tried again later."""
 
 
+class AbortedRoundError(PendingError):
+    """A round of all clients came to nothing: changes have their turn."""
+
+
 @dataclass(frozen=True)
 class Retry:
     """Retries an action while no answer comes, or while the server asks for a later attempt.
@@ -115,7 +119,7 @@ class Delivery(Protocol):
         self, answer: SyncAnswer, statistics: Callable[[], Statistics], send: Send
     ) -> tuple[str, ...]:
         """Answer the audits that the server asks for, with recomputed statistics; returns the
-        audits answered.
+        audits answered. AbortedRoundError if that came to nothing.
         """
 
     def release(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from expunge.client.contributor import Changes, Contributor, RoundPending
-from expunge.client.delivery import Direct, PendingError, Send
+from expunge.client.delivery import AbortedRoundError, Direct, PendingError, Send
 from expunge.client.outbox import Composition
 from expunge.client.samples import Recompute
 from expunge.client.store import ClientStore
@@ -272,8 +272,10 @@ class Masked:
         outcome = self._contributor.join(
             purpose, lambda: Contribution.of(statistics(), None, self._store.spec)
         )
-        if isinstance(outcome, RoundPending) or outcome.reason:
+        if isinstance(outcome, RoundPending):
             raise PendingError(outcome.reason)
+        if outcome.reason:
+            raise AbortedRoundError(outcome.reason)
         return tuple((self._store.recall(_AUDITING) or "").split()) if purpose == "audit" else ()
 
     def release(self) -> None:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from expunge.client.backlog import Backlog
-from expunge.client.delivery import Delivery, Direct, PendingError, Retry
+from expunge.client.delivery import AbortedRoundError, Delivery, Direct, PendingError, Retry
 from expunge.client.outbox import Composition
 from expunge.client.samples import Preview, Progress, Recompute
 from expunge.client.settings import checkpoint_text
@@ -496,6 +496,34 @@ class Agent:
             self._waiting = str(pending)
         return receipts
 
+    def _take_turns(
+        self, answer: SyncAnswer, *, covers: bool
+    ) -> tuple[list[Receipt], tuple[str, ...]]:
+        """Bring what is pending, and answer audits; first the one that this client is in. When that
+        has ended, changes have their turn at once: the server keeps it for a phase, and the next
+        sync may come later.
+        """
+        receipts, rejoining = list[Receipt](), self._waiting
+        is_first = self._delivery.audits_first()
+        if not (is_first or rejoining):
+            receipts += self._brought(covers=covers)
+        changes, self._waiting = self._waiting, ""
+        audits, is_aborted = self._answer_audits(answer)
+        is_over = is_aborted or (is_first and not self._waiting)
+        if is_over and not rejoining:
+            audit, self._waiting = self._waiting, ""
+            receipts += self._brought(covers=covers and not receipts)
+            changes, self._waiting = self._waiting, audit
+        self._waiting = "; ".join(filter(None, (changes, self._waiting)))
+        return receipts, audits
+
+    def _brought(self, *, covers: bool) -> list[Receipt]:
+        """Bring what is pending, or cover for others if nothing is."""
+        receipts = self._pushed()
+        if covers and not (self._waiting or receipts):
+            self._cover()
+        return receipts
+
     def _cover(self) -> None:
         """Take part in what others have begun, if nothing of this client's was delivered."""
         if self.store.recall("left") == "1":
@@ -621,16 +649,11 @@ class Agent:
         self._waiting = ""
         receipts = self._rejoined(answer) if rejoined else []
         orders, problem = self._carry_out(answer)
-        audits_first = self._delivery.audits_first()
-        audits = self._answer_audits(answer) if audits_first else ()
         self.store.outbox.cap(self._wall_clock())
         if at_once:  # also if a round comes first
             self.store.outbox.expedite(self._wall_clock())
-        if not self._waiting:
-            receipts += self._pushed()
-        if not (self._waiting or receipts or rejoined):
-            self._cover()
-        audits = audits if audits_first else self._answer_audits(answer)
+        brought, audits = self._take_turns(answer, covers=not rejoined)
+        receipts += brought
         head, is_new = self._fetch_head()
         if problem is not None:
             raise problem
@@ -717,14 +740,15 @@ class Agent:
         done, problem = self.store.carry_out(orders, recompute=self._recompute)
         return tuple(done.items()), problem
 
-    def _answer_audits(self, answer: SyncAnswer) -> tuple[str, ...]:
-        """Recompute the statistics from the store for each audit that the server asks for."""
+    def _answer_audits(self, answer: SyncAnswer) -> tuple[tuple[str, ...], bool]:
+        """Recompute the statistics from the store for each audit that the server asks for; which
+        were answered, and whether that came to nothing.
+        """
         try:
-            return self._delivery.answer_audits(answer, self._statistics, self._send)
+            return self._delivery.answer_audits(answer, self._statistics, self._send), False
         except PendingError as pending:
-            # What is pending may wait for something else.
-            self._waiting = "; ".join(filter(None, (self._waiting, str(pending))))
-            return ()
+            self._waiting = str(pending)
+            return (), isinstance(pending, AbortedRoundError)
 
     def _fetch_head(self) -> tuple[str, bool]:
         """The newest head: its digest, and whether it is new here."""

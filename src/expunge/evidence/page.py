@@ -426,7 +426,8 @@ def proved(bundle: Bundle) -> list[str]:
         )
     ]
     sentences += _answer_sentences(bundle)
-    sentences += [_departure(logged) for logged in bundle.departures()]
+    is_masked = bundle.template in MASKED
+    sentences += [_departure(logged, is_masked) for logged in bundle.departures()]
     if order.state == "complete":
         last = bundle.found("completed")[0].index
         sentences.append(
@@ -531,8 +532,18 @@ def _answer_sentences(bundle: Bundle) -> list[str]:
     return sentences
 
 
-def _departure(logged: Logged) -> str:
+def _departure(logged: Logged, is_masked: bool) -> str:
     entry, citation = logged.entry, f"(entry {logged.index})"
+    if is_masked and entry["kind"] == "forgotten":
+        return (
+            f"The client {entry['client']} vanished, and what the other clients hold, added up by "
+            f"secure aggregation, took the place of the ledger {citation}."
+        )
+    if is_masked:
+        return (
+            f"The client {entry['client']} left, and said that it had deleted all that it had "
+            f"contributed, in a round of secure aggregation {citation}."
+        )
     if entry["kind"] == "forgotten":
         all_of_it = (
             "its samples, whose number is not known"

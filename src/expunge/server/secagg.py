@@ -11,7 +11,8 @@ deadlines are checked on every call, and every wait has a known limit.
 Rebuilds and audits come before changes, but need every client. So that one which is away, or spoils
 their rounds, does not hold up everybody's changes, they and changes take turns: a rebuild or an
 audit that not all have joined in the time of a phase, or that comes to nothing later, gives way for
-as long.
+as long, and to a round of changes that somebody joins meanwhile until that is over: clients that
+sync by a timer come back to it much later.
 
 On a schedule (expunge.secagg.schedule), a round of changes is opened in its window by whoever asks
 first, and joined until the window ends or all have joined. There it comes before rebuilds and
@@ -165,6 +166,7 @@ class _MaskedRound:
     answer_by: float = math.inf  # until then complaints are answered, once there is one
     left_out: dict[str, str] = field(default_factory=dict)  # by client that had joined; why
     silent: frozenset[str] = frozenset()  # in any of its phases, until its time was up
+    offered: set[str] = field(default_factory=set)  # clients that could have joined it
 
 
 @dataclass(frozen=True)
@@ -185,13 +187,13 @@ class SecureAggregation:
         now: Callable[[], float] | None = None,
     ) -> None:
         """`clock` measures how long phases take; `now` says when windows begin, and is the state's
-        if it is not given.
+        clock if it is not given, not its stamps, which may stand still.
         """
         self._state = state
         self._queue = queue
         self._conclusions = conclusions
         self._clock = clock
-        self._now = now or state.now
+        self._now = now or state.by_clock
         self._lock = RLock()
         self._round: _MaskedRound | None = None
         self._ended: OrderedDict[str, _EndedRound] = OrderedDict()  # a cache
@@ -210,6 +212,7 @@ class SecureAggregation:
         self._changes_until = (
             -math.inf
         )  # until then changes come first, because an audit or a rebuild came to nothing
+        self._owes_changes = False  # whether there was no round of changes since
         self._watching: list[Future[None]] = []
         self._tries: Counter[frozenset[Part]] = Counter()  # rounds begun, by what is repeated
         self._has_repeated = False  # whether the last round repeated one that was aborted
@@ -768,10 +771,12 @@ class SecureAggregation:
         """A round of all clients that comes to nothing gives way to changes, whoever spoils it."""
         if current.everyone is not None:
             self._changes_until = self._clock() + self._state.settings.phase_for
+            self._owes_changes = True
         self._end(current, reason)
 
     def _end(self, current: _MaskedRound, reason: str) -> None:
         self._round, self._state.under_way = None, frozenset()
+        self._owes_changes &= current.everyone is not None
         if not reason and current.window is not None:
             self._applied = current.window
             # A window has one such round: the next sum that waits does not wait for another one.
@@ -815,8 +820,18 @@ class SecureAggregation:
             current is not None
             and current.collector.phase == "joining"
             and current.opening.purpose != purpose
+            and not self._is_turn_of(current)
         ):
             self._end(current, f"a round for {_a(purpose)} comes first")
+
+    def _is_turn_of(self, current: _MaskedRound) -> bool:
+        """Whether an audit or a rebuild that came to nothing waits until this round of changes is
+        over: some have joined it, it waits for nobody in particular, and not all know of it.
+        """
+        if current.everyone is not None or not self._owes_changes or not current.members:
+            return False
+        known = current.offered.union(current.members)
+        return not self._lacking(current) and not known >= set(self._state.clients("active"))
 
     def _opened(self) -> _MaskedRound:
         """The round in progress, or a new one: a rebuild or an audit if one is wanted, otherwise a
@@ -926,6 +941,7 @@ class SecureAggregation:
                 return self._answer(turn, None, "closed", reason=reason)
             current = self._opened()
             if current.collector.phase == "joining":
+                current.offered.add(turn.client)
                 return self._answer(turn, current, "joining", opening=current.opening.to_json())
             return self._answer(turn, current, "closed")
         current_or_none = self._round

@@ -34,6 +34,10 @@ from expunge.wire.messages import GramPart, Message
 from expunge.wire.schema import UNDISCLOSED, time_text
 
 _BLAME = "Under secure aggregation the server cannot tell which client's statistics are false"
+_REBUILD_LATER = (
+    "the rebuild is tried again later. If that goes on, the operator must find out whose they are, "
+    "and forget that client"
+)
 
 
 @dataclass(frozen=True)
@@ -246,7 +250,7 @@ class Outcomes:
 
     def rebuild(self, opening: Opening, sum_of: Contribution, _: Sequence[Member]) -> None:
         """Put the sum of what the remaining clients hold in the ledger's place; the old ledger is
-        erased at once.
+        erased at once. Refused if that is false, or would take the head away.
 
         The old ledger minus the new one is what the clients to be forgotten had: no copy of either
         may stay.
@@ -256,17 +260,23 @@ class Outcomes:
         if problem is not None:
             raise RefusedError(
                 "impossible",
-                f"what all clients say they hold is that of no samples ({problem}). {_BLAME}: the "
-                "rebuild is tried again later. If that goes on, the operator must find out whose "
-                "they are, and forget that client",
+                f"what all clients say they hold is that of no samples ({problem}). {_BLAME}: "
+                f"{_REBUILD_LATER}",
             )
         with self._upkeep.working:
             self._upkeep.fold()
             with self._ending(opening):
-                gone = state.storage.rounds.rebuilds()
+                gone, had_head = state.storage.rounds.rebuilds(), state.head is not None
                 before, fewer = state.record.ledger_digest, state.ledger.solver.count - new.count
                 state.ledger.replace(new)
                 digests = state.solved()
+                if had_head and not digests.head:
+                    raise RefusedError(
+                        "unsolvable",
+                        f"what all clients say they hold leaves no head: {state.headless}. "
+                        f"{_BLAME}: {_REBUILD_LATER}. If they are true, amend gamma or the "
+                        "publication bits first, so that there is one",
+                    )
                 with state.changing() as now:
                     position = state.storage.journal.last()
                     state.ledger.write_ledger(new, position)()
