@@ -369,6 +369,10 @@ class Service:
     def _carry_out(self, envelope: Envelope, content: dict[str, Any], digest: str) -> bytes:
         state, name, sequence = self._state, content["actor"], content["sequence"]
         action, arguments = content["action"], content["arguments"]
+        if action == "backup":  # it is as large as the store, and can wait
+            state.room.require()
+        else:
+            state.room.use()
         with self.upkeep.working:
             with state.lock:
                 state.require_sound()

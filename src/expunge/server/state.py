@@ -25,6 +25,7 @@ from expunge.ridge.spec import Spec
 from expunge.server.clock import Clock, SteadyClock
 from expunge.server.ledger import ServerLedger
 from expunge.server.log import AuditLog
+from expunge.server.room import Room
 from expunge.server.storage.folder import ServerFolder
 from expunge.server.storage.tables import Actor, AnswerRecord, ServerRecord
 from expunge.wire.schema import time_seconds, time_text
@@ -61,6 +62,9 @@ class Settings:
         Seconds that a client has for each phase of a round before it counts as dropped out.
     scrub_every : float, default 0.0
         Seconds from one scrub of the store to the next; 0 for none.
+    room : int, default 0
+        Bytes of the disk that a step of a deletion or fold may take: twice as many are kept in
+        reserve. 0 for what follows from the spec.
 
     Examples
     --------
@@ -86,6 +90,7 @@ class Settings:
     gather_for: float = 5.0
     phase_for: float = 60.0
     scrub_every: float = 0.0
+    room: int = 0
 
 
 @dataclass(frozen=True)
@@ -144,6 +149,8 @@ class ServerState:
         self._hashing = ThreadPoolExecutor(1, "digest") if threads else None
         self.federation = self.record.federation
         self.solver_name = settings.solver or self.record.solver
+        self.room = Room(folder, self._recorded_spec(), settings.room)
+        self.room.use()
         self.ledger = ServerLedger(folder, self._recorded_spec(), self.solver_name)
         self.head: Head | None = None
         self.headless = ""  # why there is no head, if there is none
