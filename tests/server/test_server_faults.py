@@ -266,6 +266,7 @@ def tell(
             "server.db-wal",
             "server.key",
             "server.mark",
+            "server.reserve",
             "server.vault",
         }
     finally:
