@@ -586,6 +586,7 @@ class Office:
         | `rotate-key` | | `key`, `rotation` |
         | `backup` | `name` | `file` |
         | `judge` | `verdict` (the arbiter's envelope) | `aggregation`, `false` |
+        | `correct-clock` | `time` | `first`, `after`, `ahead` |
 
         Orders, audits and folds are for officers and operators, everything else for operators.
         `token` has a method of its own.

@@ -123,7 +123,7 @@ def test_a_disk_that_can_only_be_read_is_named(tmp_path: Path) -> None:
         client.send(federation.draw(3))
         machine.trouble = Trouble("read-only", 0)
         for _ in range(2):
-            with pytest.raises(RefusedError, match="readonly|Read-only") as refusal:
+            with pytest.raises(RefusedError, match=r"readonly|Read-only") as refusal:
                 client.send(federation.draw(1))
             assert refusal.value.code == "storage"
         assert "mounted read-only" in service.state.room.problem()

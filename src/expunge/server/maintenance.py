@@ -51,8 +51,10 @@ class Maintenance:
         audits: Audits,
         report: Callable[[str, BaseException | None], None],
         seconds: Clock = time.monotonic,
+        look_at_clock: Callable[[], None] = lambda: None,
     ) -> None:
         self._state = state
+        self._look_at_clock = look_at_clock
         self._audits = audits
         self._report = report
         self._seconds = seconds
@@ -91,6 +93,7 @@ class Maintenance:
     def run_due(self) -> None:
         """Do what is due."""
         self.look_at_room()
+        self._look_at_clock()
         if self._is_due():
             begun = self._seconds()
             self.fold()

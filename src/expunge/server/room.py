@@ -22,7 +22,6 @@ class Room:
         """`need` is how many bytes a step may take; 0 for what follows from the spec: a fold writes
         the ledger, and a client's share of it, before what they replace is removed.
         """
-        self._folder = folder
         self._reserve = folder.reserve
         self._reserve.need = need or _STEP + 2 * statistics_bytes(spec)
         self._reported = ""
@@ -39,17 +38,18 @@ class Room:
 
     def problem(self) -> str:
         """Why the store cannot take everything, and what to do; empty if it can."""
-        path, reserve = self._folder.path, self._reserve
+        reserve = self._reserve
         if reserve.is_read_only:
             return (
-                f"the file system of {path} is mounted read-only: what is there is served, and "
-                "nothing can be changed. Mount it for writing; the server goes on by itself"
+                "the file system of the server's folder is mounted read-only: what is there is "
+                "served, and nothing can be changed. Mount it for writing; the server goes on by "
+                "itself"
             )
         if not reserve.is_short:
             return ""
         state = "is kept" if reserve.is_whole else "is in use"
         return (
-            f"the disk of {path} is full: {reserve.free:,} bytes are free, and the reserve for "
+            f"the server's disk is full: {reserve.free:,} bytes are free, and the reserve for "
             f"deletions {state}. Additions are refused; deletions, folds and commands go on as "
             f"long as there is room. Free {reserve.missing:,} bytes on it; the server goes on by "
             "itself"

@@ -22,7 +22,7 @@ from expunge.frame import Format
 from expunge.kinds import Bound, ClientStatus, Role
 from expunge.ridge.head import Head
 from expunge.ridge.spec import Spec
-from expunge.server.clock import Clock, SteadyClock
+from expunge.server.clock import TOLERANCE, Clock, SteadyClock
 from expunge.server.ledger import ServerLedger
 from expunge.server.log import AuditLog
 from expunge.server.room import Room
@@ -156,6 +156,7 @@ class ServerState:
         self.headless = ""  # why there is no head, if there is none
         self._sound = True  # whether memory matches the store
         self.version = 0  # counts changes of what certificates say
+        self.most_ahead = 0  # seconds that stamps were ahead of the clock, since they are
         # Whose requests, by their numbers, are being summed up now: no others take these numbers.
         self.under_way: frozenset[tuple[str, int]] = frozenset()
         self.find_head()
@@ -201,6 +202,12 @@ class ServerState:
     def stamps_ahead(self) -> int:
         """By how many seconds what was stamped last is ahead of the clock."""
         return max(0, self.record.time - self.by_clock())
+
+    def note_stamps_ahead(self) -> int:
+        """The same; and remember the most that it was, since stamps stand still meanwhile."""
+        ahead = self.stamps_ahead()
+        self.most_ahead = max(self.most_ahead, ahead) if ahead > TOLERANCE else 0
+        return ahead
 
     def clock_ahead(self) -> float:
         """By how many seconds the machine's clock has jumped ahead of the time that is stamped."""

@@ -180,6 +180,8 @@ class Gateway:
                 self.actors.give_back(actor)
             raise
         note.prove(actor, sequence)
+        if note.date is not None:
+            self.service.clocks.hear(actor, note.date)
         return value
 
     def _take(self, actor: str, amount: float) -> None:

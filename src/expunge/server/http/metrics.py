@@ -178,6 +178,11 @@ class _Federation(Collector):
             state.stamps_ahead(),
         )
         yield _gauge(
+            "expunge_clock_ahead_of_clients_seconds",
+            "How far the machine's clock is ahead of those of most clients; negative if behind.",
+            self._service.clocks.ahead_of_clients(),
+        )
+        yield _gauge(
             "expunge_disk_free_bytes",
             "Bytes that are free on the disk of the server's folder, beside the reserve.",
             state.room.free,
