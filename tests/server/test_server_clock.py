@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from expunge.crypto import Envelope
 from expunge.errors import RefusedError
+from expunge.evidence import published_head
 from expunge.evidence.bundle import Bundle
 from expunge.evidence.log import read_entry
 from expunge.server.clock import TOLERANCE, SteadyClock, seconds_since_start
@@ -215,6 +216,23 @@ def test_a_correction_brings_deadlines_and_tokens_nearer(tmp_path: Path) -> None
                 shown["deadline"],
                 shown["completed"],
             ]
+
+
+def test_evidence_of_a_clock_that_was_ahead_holds_after_a_rotation(tmp_path: Path) -> None:
+    """Its place in the log says that it was signed before, though its time says otherwise."""
+    machine = Machine()
+    with started_ahead(machine, tmp_path) as federation:
+        client = federation.clients["clinic"]
+        ahead = client.send(federation.draw(1))
+        federation.operator.command("correct-clock", time=right_now(machine))
+        machine.passed += 10.0
+        federation.operator.command("rotate-key")
+        after = client.send(federation.draw(1))
+        assert after.logged.entry["time"] < ahead.logged.entry["time"]
+        for data in federation.dump()["answers"]:
+            if data[0] == "clinic":
+                federation.read(data[3])
+        published_head.read(federation.service.head() or b"", federation.chain())
 
 
 def test_only_what_is_wrong_is_corrected(tmp_path: Path) -> None:

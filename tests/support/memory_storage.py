@@ -239,8 +239,9 @@ class _Tokens(_Table):
         return sorted(tokens, key=lambda token: token.digest)
 
     def withdraw(self, name: str) -> None:
-        for token in self.of(name):
-            self.remove(token.digest)
+        for token in list(self._write.tokens.values()):
+            if token.name == name:
+                self.remove(token.digest)
 
 
 class _Answers(_Table):

@@ -411,7 +411,7 @@ async def healthz() -> Response:
 
 @router.get(
     "/readyz",
-    summary="Whether the store answers",
+    summary="Whether the store takes everything",
     operation_id="readyz",
     tags=["operation"],
     response_model=Ready,
@@ -419,8 +419,9 @@ async def healthz() -> Response:
     responses={503: {"model": Ready, "description": "It does not: send no requests here."}},
 )
 async def readyz(request: Request) -> Response:
-    """A federation without a head (there may be too few samples) is ready; `reason` says why there
-    is none.
+    """Not if it does not answer, its disk is full or its file system is read-only; then `reason`
+    says what to do. A federation without a head (there may be too few samples) is ready; `reason`
+    says why there is none.
     """
     ready, reason = await _gateway(request).readiness()
     content = json.dumps({"ready": ready, "reason": reason})
