@@ -80,6 +80,7 @@ def test_a_server_starts_on_a_full_disk_and_says_so(
     federation.service = Service.open(
         federation.path,
         settings=Settings(room=NEED),
+        clock=federation.clock,
         upkeep=False,
         report=lambda text, _: told.append(text),
     )

@@ -48,6 +48,8 @@ class Room:
         if not reserve.is_short:
             return ""
         state = "is kept" if reserve.is_whole else "is in use"
+        if reserve.failure:
+            state = f"could not be made ({reserve.failure})"
         return (
             f"the server's disk is full: {reserve.free:,} bytes are free, and the reserve for "
             f"deletions {state}. Additions are refused; deletions, folds and commands go on as "

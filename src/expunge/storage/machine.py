@@ -8,6 +8,7 @@ machines whose disks fail and whose randomness can be repeated.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
@@ -101,10 +102,12 @@ class Machine:
 
     def allocate(self, descriptor: int, size: int) -> None:
         """Give a file this size, of zeros, and the room for it on the disk."""
-        if hasattr(os, "posix_fallocate"):
+        try:
             os.posix_fallocate(descriptor, 0, size)
-        else:
-            self.write(descriptor, bytes(size), 0)
+        except (AttributeError, OSError) as problem:
+            if getattr(problem, "errno", errno.EOPNOTSUPP) != errno.EOPNOTSUPP:
+                raise
+            self.write(descriptor, bytes(size), 0)  # neither every system nor every disk has it
 
     def space(self, path: Path) -> Space:
         """What the file system of a folder can still take."""

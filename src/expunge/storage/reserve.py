@@ -33,6 +33,7 @@ class Reserve:
         self.need = need
         self._machine = machine_of(path)
         self._held = path.stat().st_size if path.exists() else 0
+        self.failure = ""  # why it could not be made, though there seemed to be room
 
     @property
     def size(self) -> int:
@@ -85,7 +86,9 @@ class Reserve:
             return False
         try:
             self._make()
-        except OSError:  # others were faster: there is no room after all
+            self.failure = ""
+        except OSError as problem:  # others were faster, or there is a quota
+            self.failure = problem.strerror or str(problem)
             self._machine.remove(self.path)
             self._held = 0
         return self.is_whole
