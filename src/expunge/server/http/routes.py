@@ -87,6 +87,7 @@ actors = APIRouter(tags=["actors"], default_response_class=Response)
             "unknown-audit",
             "must-rejoin",
             "gone",
+            "no-room",
         ),
     },
     openapi_extra=request_body(),
@@ -183,6 +184,7 @@ async def sync(request: Request) -> Response:
             "gone",
             "unsolvable",
             "not-found",
+            "no-room",
         ),
     },
     openapi_extra=envelope_body(
