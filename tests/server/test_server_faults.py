@@ -466,4 +466,5 @@ def insist(federation: Federation, filler: Path, data: bytes) -> bytes:
         except (OSError, StoreError, sqlite3.Error):
             federation.check()
         os.truncate(filler, max(0, filler.stat().st_size - 16384))
+        federation.service.upkeep.look_at_room()
     pytest.fail("there is room again, but the request is still refused")
