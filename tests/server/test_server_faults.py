@@ -107,7 +107,7 @@ class Teller:
             try:
                 return ask()
             except RefusedError as refusal:
-                if refusal.code not in ("storage", "no-room"):
+                if refusal.code != "storage":
                     raise
             except CarrierError:
                 pass
@@ -458,7 +458,7 @@ def insist(federation: Federation, filler: Path, data: bytes) -> bytes:
         try:
             return federation.service.request(data)
         except RefusedError as refusal:
-            if refusal.code != "storage":
+            if refusal.code not in ("storage", "no-room"):
                 raise
         assert federation.dump() == before
         try:
