@@ -51,11 +51,16 @@ def settle(federation: SimulatedFederation) -> None:
 
 
 def _correct_clock(federation: SimulatedFederation) -> None:
-    """Stamps go on from the right time, unless the key was rotated while the clock was ahead."""
+    """Stamps go on from the right time, unless the key was rotated while the clock was ahead, or the
+    clock was behind when the server started: then it is not followed.
+    """
     state, office = federation.server.running.state, federation.office
-    if state.stamps_ahead() <= TOLERANCE:
+    if state.stamps_ahead() <= TOLERANCE or state.clock_ahead() > TOLERANCE:
         return
-    if office.do("correct-clock", {"time": time_text(office.clock.wall())}) is not None:
+    before = office.problem
+    if office.do("correct-clock", {"time": time_text(office.clock.wall())}) is None:
+        office.problem = before
+    else:
         federation.world.count("law: corrected clock")
         if state.stamps_ahead():
             raise LawBrokenError(
