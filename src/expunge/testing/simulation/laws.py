@@ -51,8 +51,8 @@ def settle(federation: SimulatedFederation) -> None:
 
 
 def _correct_clock(federation: SimulatedFederation) -> None:
-    """Stamps go on from the right time, unless the key was rotated while the clock was ahead, or the
-    clock was behind when the server started: then it is not followed.
+    """Stamps go on from the right time, unless the key was rotated while the clock was ahead; one
+    that was behind when the server started is not followed.
     """
     state, office = federation.server.running.state, federation.office
     if state.stamps_ahead() <= TOLERANCE or state.clock_ahead() > TOLERANCE:
