@@ -19,7 +19,7 @@ from expunge import Grid, Spec, Statistics, solve
 from expunge.crypto import Envelope, SigningKey
 from expunge.evidence import Checkpoint
 from expunge.evidence.digests import MultisetHash, binding, commitments_root, salted
-from expunge.evidence.log import make_entry
+from expunge.evidence.log import corrected_time, make_entry, read_entry
 from expunge.evidence.merkle import leaf_hash, root_of
 from expunge.evidence.receipt import receipt_content
 from expunge.ridge.encoding import integer_rows
@@ -239,6 +239,23 @@ def _second_version(named: list[bytes]) -> dict[str, Any]:
     }
 
 
+def _correction() -> dict[str, Any]:
+    """The entry after a clock that was ahead, and times of entries that it is about."""
+    entry = make_entry(
+        "corrected",
+        "2026-11-15T10:00:00Z",
+        first=1,
+        after=TIME,
+        ahead=157_680_000,
+        orders=[{"order": "9a" * 16, "deadline": "2026-12-15T09:58:20Z"}],
+    )
+    stamps = ("2031-11-14T09:58:20Z", "2026-11-15T10:00:01Z", "2026-11-15T09:59:00Z")
+    return {
+        "entry": entry.decode(),
+        "read": {stamp: corrected_time(read_entry(entry), stamp) for stamp in stamps},
+    }
+
+
 def evidence() -> dict[str, Any]:
     named = commitments(SPEC, SALTS, integer_rows(SPEC, FEATURES, LABELS))
     after = salted("ledger", SALTS[0], Statistics.of(SPEC, FEATURES, LABELS).digest)
@@ -275,6 +292,7 @@ def evidence() -> dict[str, Any]:
             "salted": salted("ledger", SALTS[0], hashlib.sha256(b"").hexdigest()),
         },
         "version_2": _second_version(named),
+        "correction": _correction(),
     }
 
 

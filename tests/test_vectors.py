@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -96,6 +97,16 @@ def test_a_binding_follows_from_what_the_pages_say() -> None:
     start = b"expunge\0salted\0\x01binding\0" + bytes.fromhex(content["salt"])
     found = hashlib.sha256(start + hashlib.sha256(data).digest()).hexdigest()
     assert found == content["binding"] == json.loads(content["entries"][0])["ledger_after"]
+
+
+def test_times_are_read_by_a_correction_as_the_page_of_the_protocol_says() -> None:
+    content: dict[str, Any] = vector("evidence")["correction"]  # type: ignore[assignment]
+    entry = json.loads(content["entry"])
+    for stamp, read in content["read"].items():
+        earlier = datetime.fromisoformat(stamp) - timedelta(seconds=entry["ahead"])
+        expected = max(earlier.strftime("%Y-%m-%dT%H:%M:%SZ"), entry["after"])
+        assert read == (expected if stamp > entry["time"] else stamp)
+    assert len(set(content["read"].values())) == 3
 
 
 def test_the_round_of_secure_aggregation_can_be_heard_and_adds_up() -> None:

@@ -113,6 +113,7 @@ RefusalCode = Literal[
     "unknown-order",
     "unknown-audit",
     "unknown-action",
+    "no-room",
     "storage",
 ]
 

@@ -33,7 +33,7 @@ from typing import Any
 from expunge._lazy import public_dir
 from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
 from expunge.errors import EvidenceError, ExpungeError, ProtocolError, RefusedError, StoreError
-from expunge.evidence import KeyChain, Result
+from expunge.evidence import Checkpoint, KeyChain, Result
 from expunge.evidence.rotation import read_federation
 from expunge.kinds import Role
 from expunge.storage.files import (
@@ -586,6 +586,7 @@ class Office:
         | `rotate-key` | | `key`, `rotation` |
         | `backup` | `name` | `file` |
         | `judge` | `verdict` (the arbiter's envelope) | `aggregation`, `false` |
+        | `correct-clock` | `time` | `first`, `after`, `ahead` |
 
         Orders, audits and folds are for officers and operators, everything else for operators.
         `token` has a method of its own.
@@ -841,7 +842,14 @@ class Office:
             self._checked_carrier().sync(payloads.sign("question", content, self._folder.key)),
         )
         self._signer(envelope)
-        self.chain.verify(envelope, lambda content: (content["federation"], content["time"]))
+        self.chain.verify(
+            envelope,
+            lambda content: (
+                content["federation"],
+                content["time"],
+                Checkpoint.from_json(content["checkpoint"]).size,
+            ),
+        )
         if (answer["actor"], answer["federation"], answer["nonce"]) != (
             self.name,
             self.federation,

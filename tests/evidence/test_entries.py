@@ -92,6 +92,12 @@ CONTENT: dict[str, dict[str, Any]] = {
     "forgotten": {"client": "north", "count": 4, "ledger_before": D, "ledger_after": D, "head": D},
     "rotated": {"old": OLD.public.id, "new": NEW.public.id, "key": NEW.public.text},
     "restored": {"size": 12, "withheld": []},
+    "corrected": {
+        "first": 7,
+        "after": at(1),
+        "ahead": 157680000,
+        "orders": [{"order": "order-1", "deadline": at(9)}],
+    },
 }
 SECOND: dict[str, dict[str, Any]] = {
     "changed": {"version": 2, "binds": "samples", "base": 5},

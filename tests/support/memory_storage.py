@@ -234,9 +234,13 @@ class _Tokens(_Table):
     def remove(self, digest: str) -> None:
         self._write.tokens.pop(digest, None)
 
-    def withdraw(self, name: str, before: int) -> None:
+    def of(self, name: str) -> list[EnrolmentToken]:
+        tokens = (token for token in self._read.tokens.values() if token.name == name)
+        return sorted(tokens, key=lambda token: token.digest)
+
+    def withdraw(self, name: str) -> None:
         for token in list(self._write.tokens.values()):
-            if token.name == name or token.expires < before:
+            if token.name == name:
                 self.remove(token.digest)
 
 

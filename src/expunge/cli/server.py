@@ -35,6 +35,7 @@ from expunge.cli._output import (
 )
 from expunge.cli.scrub import scrub_folder
 from expunge.cli.server_backup import accept_loss, backup, renew_certificate, restore, rotate_key
+from expunge.cli.server_clock import clock_problem, correct_clock
 from expunge.cli.server_disputes import dispute, disputes, judge
 from expunge.errors import InputError
 from expunge.evidence.wording import moment
@@ -43,6 +44,8 @@ from expunge.kinds import ROLES, Role
 from expunge.ridge.spec import Spec
 from expunge.secagg.schedule import Schedule
 from expunge.storage.files import write_whole
+
+_TOLERANCE = 300  # seconds that a clock may be off
 
 
 @group()
@@ -237,6 +240,7 @@ def status(office: Path | None, at: str | None) -> None:
                     "Last audit",
                     "none yet" if audit is None else f"{audit['result']}, {moment(audit['time'])}",
                 ),
+                *_troubles(overview),
                 *_rounds(overview["aggregation"]),
                 *_disputed(overview["aggregation"]),
                 ("Solver", overview["solver"]),
@@ -272,6 +276,15 @@ def fold(office: Path | None, at: str | None) -> None:
             ]
         ),
     )
+
+
+def _troubles(overview: dict[str, Any]) -> list[tuple[str, Text]]:
+    """What is wrong with the server's clock and disk; a server of before does not tell."""
+    problems = (
+        ("Clock", clock_problem(overview["clock"], _TOLERANCE) if "clock" in overview else ""),
+        ("Disk", overview.get("disk", "")),
+    )
+    return [(name, Text(text, style=Style.WAITS)) for name, text in problems if text]
 
 
 def _disputed(rounds: dict[str, Any] | None) -> list[tuple[str, Text]]:
@@ -527,6 +540,6 @@ def forget_client(client: str, yes: bool, office: Path | None, at: str | None) -
 
 for command in (
     *(disputes, dispute, judge, rotate_key),
-    *(backup, restore, accept_loss, scrub_folder, renew_certificate),
+    *(backup, restore, accept_loss, scrub_folder, renew_certificate, correct_clock),
 ):
     server.add_command(command)

@@ -96,6 +96,11 @@ class Delivery(Protocol):
         be.
         """
 
+    def hold_additions(self, *, hold: bool) -> bool:
+        """Whether the next requests are to be without additions, which the server has no room for;
+        returns whether that changes them.
+        """
+
     def restart(self, sequence: int) -> int:
         """The server was restored: the number that a reset may have, from this one on."""
 
@@ -156,6 +161,7 @@ class Direct:
         self._recompute = recompute
         self._most: int | None = None  # samples of a request, once one was too large
         self._too_large: int | None = None  # bytes of the smallest request that was
+        self._holds_additions = False
 
     # -- composing ---------------------------------------------------------------------------------
 
@@ -176,6 +182,7 @@ class Direct:
     def _compose(self) -> Composition | None:
         return self._outbox.compose(
             waits=self._store.backlog(now=self._wall_clock()) is not None,
+            additions=not self._holds_additions,
             most=self._samples_at_most(),
             largest=self._largest(),
             recompute=self._recompute,
@@ -262,6 +269,12 @@ class Direct:
         if samples > least:
             self._most = max(samples // 2, least)
         return samples > least
+
+    def hold_additions(self, *, hold: bool) -> bool:
+        """As asked; but where small changes wait, deletions go out with additions only."""
+        before = self._holds_additions
+        self._holds_additions = hold and not self._store.spec.fewest_samples
+        return self._holds_additions != before
 
     def restart(self, sequence: int) -> int:
         """The same number: no other request has it."""

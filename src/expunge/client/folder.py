@@ -5,6 +5,7 @@ client.db        SQLite: samples (sealed), pending changes, receipts. Truth; may
 client.vault     the keys that samples are sealed under; may be mirrored to another disk. Truth;
                  may not be lost
 client.key       the Ed25519 key that signs requests (PEM)
+client.reserve   room on the disk for when it is full: may be removed
 client.mark      how many changes the database has had: one that has had fewer has lost some. May be
                  lost, but not together with changes
 head             the newest published head with its certificate. A copy; may be lost
@@ -45,10 +46,12 @@ from expunge.storage.files import (
 )
 from expunge.storage.machine import machine_of
 from expunge.storage.mark import HighWaterMark, Level
+from expunge.storage.reserve import Reserve
 from expunge.storage.sqlite import Database, Snapshot
 
 _DATABASE, _VAULT, _KEY, _HEAD = "client.db", "client.vault", "client.key", "head"
-_MARK = "client.mark"
+_MARK, _RESERVE = "client.mark", "client.reserve"
+_STEP = 1 << 18  # bytes of the disk that a deletion may take
 _CHANGES = "changes"  # the setting that counts them
 _REMEDY = (
     "Put it back from a backup of the whole folder; or, if nothing can have been lost, have it "
@@ -61,17 +64,23 @@ _T = TypeVar("_T")
 
 
 class _CountedDatabase(Database):
-    """A database whose changes are counted in it, and by a mark beside it."""
+    """A database whose changes are counted in it, and by a mark beside it.
+
+    If the disk is full, they use the reserve.
+    """
 
     def __init__(self, path: Path) -> None:
         self.mark = HighWaterMark(path.with_name(_MARK), _REMEDY)
         self.level = self.mark.read()
+        self.reserve = Reserve(path.with_name(_RESERVE), _STEP)
+        self.reserve.use()
         super().__init__(path, MIGRATIONS, SETTINGS, remedy=_remedy(path))
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
         """As `Database.transaction`; when it is over, it is counted."""
         with self._lock:
+            self.reserve.use()
             with super().transaction():
                 yield self
                 count = _changes_in(self) + 1
@@ -120,6 +129,7 @@ class ClientFolder:
         self, path: Path, lock: FolderLock | None, database: Database, vault: Vault, key: SigningKey
     ) -> None:
         self.path = path
+        self._reserve = database.reserve if isinstance(database, _CountedDatabase) else None
         self.machine = machine_of(path)
         self.database = database
         self.vault = vault
@@ -197,6 +207,7 @@ class ClientFolder:
             )
             folder = cls(path, lock, database, vault, key)
             folder._recover(restored)
+            database.reserve.renew()
             count = _changes_in(database)
             if database.level is None or count != database.level.number:
                 database.mark.set(Level(count))
@@ -353,7 +364,13 @@ class ClientFolder:
     def write_head(self, data: bytes) -> None:
         """Replace the head, whole."""
         self._require_held()
-        write_whole(self.path / _HEAD, data)
+        try:
+            write_whole(self.path / _HEAD, data)
+        except OSError as problem:
+            raise StoreError(
+                f"the newest head could not be written to {self.path}: {problem.strerror}. "
+                "Everything else has been done; mend that, and sync again"
+            ) from problem
 
     def drop_head(self) -> None:
         """Remove the head."""
@@ -365,6 +382,15 @@ class ClientFolder:
         """The head, if there is one."""
         file = self.path / _HEAD
         return file.read_bytes() if file.exists() else None
+
+    def require_room(self) -> None:
+        """StoreError if the disk is full: what is left of it is for deletions."""
+        if self._reserve is not None and self._reserve.is_short:
+            raise StoreError(
+                f"the disk of {self.path} is full: {self._reserve.free:,} bytes are free, and what "
+                "is left is for deletions. Nothing was added: free "
+                f"{self._reserve.missing:,} bytes on it, and try again"
+            )
 
     def _require_held(self) -> None:
         if self._lock is None:
@@ -379,6 +405,8 @@ class ClientFolder:
             return
         self._closed = True
         self.database.close()
+        if self._reserve is not None:
+            self._reserve.renew()
         self.vault.close()
         if self._lock is not None:
             self._lock.release()

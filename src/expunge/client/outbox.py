@@ -101,9 +101,17 @@ class Chooser:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def next(self, spec: Spec, kind: MessageKind, most: int | None, largest: int | None) -> Choice:
+    def next(
+        self,
+        spec: Spec,
+        kind: MessageKind,
+        most: int | None,
+        largest: int | None,
+        *,
+        additions: bool = True,
+    ) -> Choice:
         """Pending deletions, those for orders first, each with the sample that replaces it; then
-        the other additions.
+        the other additions, unless these wait.
 
         Where everything is too much for one request, none of its parts is of fewer samples than
         the spec's `fewest_samples`, if `most` is twice as many.
@@ -116,10 +124,11 @@ class Chooser:
                 "ORDER BY old.slot"
             )
         )
-        additions = self._database.rows(
+        others = self._database.rows(
             "SELECT slot FROM samples WHERE state = 'adding' AND sequence IS NULL "
             "AND replaces IS NULL ORDER BY slot"
         )
+        added = others if additions else []
         chosen: list[int] = []
         problem = ""
         for old, orders in self._inseparable():
@@ -136,12 +145,12 @@ class Chooser:
                 return Choice([*old, *new], False, other)
             else:
                 problem = problem or beyond(spec, orders, len(old), largest)
-        for group in (*replaced.items(), *additions):
+        for group in (*replaced.items(), *added):
             slots = [slot for slot in group if slot is not None]
             if most is not None and chosen and len(chosen) + len(slots) > most:
                 return Choice(chosen, False, kind, problem)
             chosen += slots
-        return Choice(chosen, not problem, kind, problem)
+        return Choice(chosen, not problem and len(added) == len(others), kind, problem)
 
     def _inseparable(self) -> list[tuple[list[int], list[str]]]:
         """Samples to delete that must travel together, each group with the orders that wait for it.
@@ -306,6 +315,7 @@ class Outbox:
         cover: bool = False,
         withheld: Collection[str] = (),
         waits: bool = False,
+        additions: bool = True,
         sequence: int | None = None,
         most: int | None = None,
         largest: int | None = None,
@@ -313,7 +323,7 @@ class Outbox:
     ) -> Composition | None:
         """Freeze what is pending into the next request; None if nothing is, unless it is a `cover`
         for a round. Orders that are `withheld` are not answered yet. While the backlog `waits`, no
-        samples are taken.
+        samples are taken; without `additions`, none but those that replace others.
 
         Answers to audits travel alone, so that it is plain which samples they are of. A reset takes
         every sample that stays, leaves out those that are being deleted, and answers no orders,
@@ -329,7 +339,13 @@ class Outbox:
         nonce = self._folder.machine.random(NONCE_BYTES) if nonce is None else nonce
         if len(nonce) != NONCE_BYTES:
             raise InputError(f"a nonce has {NONCE_BYTES} bytes, got {len(nonce)}")
-        choice = self._choice(kind, most, largest, alone=bool(audits) or waits, reset=reset)
+        spec = self._settings.spec
+        if reset:
+            choice = self._chooser.reset(spec, kind, most, largest)
+        elif audits or waits:
+            choice = Choice([], False, kind)
+        else:
+            choice = self._chooser.next(spec, kind, most, largest, additions=additions)
         disclosed = kind != "masked"
         # What a round carries is not disclosed: orders and farewells follow it.
         answers = not (audits or reset) and (disclosed or not choice.slots)
@@ -353,14 +369,6 @@ class Outbox:
             if kind == "factor" and choice.slots:
                 self._keep_message(number, recompute, reset=reset)
         return self.composed()
-
-    def _choice(
-        self, kind: MessageKind, most: int | None, largest: int | None, *, alone: bool, reset: bool
-    ) -> Choice:
-        spec = self._settings.spec
-        if reset:
-            return self._chooser.reset(spec, kind, most, largest)
-        return Choice([], False, kind) if alone else self._chooser.next(spec, kind, most, largest)
 
     @exclusive
     def compose_group(

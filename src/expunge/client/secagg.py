@@ -233,6 +233,11 @@ class Masked:
         del composition
         return False
 
+    def hold_additions(self, *, hold: bool) -> bool:
+        """Never: the server takes every sum."""
+        del hold
+        return False
+
     def restart(self, sequence: int) -> int:
         """A number under which nothing has been masked; the server knows of no round from
         before.

@@ -446,10 +446,12 @@ class ClientStore(ClientOverview):
             ShapeError, NotFiniteError, GridRangeError and UnknownLabelError are such errors. So is
             a table with other columns than the first, which are named.
         StoreError
-            The client is leaving the federation, has left it, or was forgotten by the server.
+            The client is leaving the federation, has left it, or was forgotten by the server; or
+            the disk is full.
         """
         if not ignore_pending:
             self._require_staying()
+        self._folder.require_room()
         names = FeatureNames(self.feature_names)
         names.require(None if feature_names is None else tuple(feature_names))
         batch = SampleBatch.of(

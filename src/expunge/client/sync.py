@@ -420,6 +420,7 @@ class Agent:
         )
         self._delivery = self._chosen_delivery(patience, clock)
         self._waiting = ""  # what a round of secure aggregation waits for
+        self._no_room: list[RefusedError] = []  # why additions wait
         self._answer: SyncAnswer | None = None  # that this sync began with
 
     def _chosen_delivery(self, patience: float, clock: Callable[[], float]) -> Delivery:
@@ -487,6 +488,8 @@ class Agent:
     def _pushed(self) -> list[Receipt]:
         receipts: list[Receipt] = []
         mended = 0
+        self._delivery.hold_additions(hold=False)
+        self._no_room.clear()
         try:
             while composition := self._delivery.outstanding(self._compose):
                 receipt = self._send(composition, mend=mended < _MOST_MENDED)
@@ -494,6 +497,8 @@ class Agent:
                 receipts += [] if receipt is None or composition.is_cover else [receipt]
         except PendingError as pending:
             self._waiting = str(pending)
+        if self._no_room and not receipts:
+            raise self._no_room[0]
         return receipts
 
     def _take_turns(
@@ -555,8 +560,8 @@ class Agent:
         if self._may_have_taken_effect(composition, refusal):
             return refusal.code in refusals.BY_SPEC  # offered again, it is answered by its receipt
         self._delivery.take_back(composition, f"{refusal.code}: {refusal.reason}")
-        if refusal.code == "too-large" and self._delivery.divide(composition):
-            return True
+        if refusal.code in ("no-room", "too-large"):
+            return self._lighten(composition, refusal)
         if refusal.code == "must-rejoin":
             self._rejoin(self._updates.fetch())
             return True
@@ -569,6 +574,13 @@ class Agent:
             )
             return refusal.code == "unknown-order" or made != due
         return refusal.code == "unknown-audit"
+
+    def _lighten(self, composition: Composition, refusal: RefusedError) -> bool:
+        """Whether the next request is of less: deletions do not wait for room."""
+        if refusal.code == "too-large":
+            return self._delivery.divide(composition)
+        self._no_room.append(refusal)
+        return self._delivery.hold_additions(hold=True)
 
     def _may_have_taken_effect(self, composition: Composition, refusal: RefusedError) -> bool:
         """Whether an earlier attempt to offer a request may have succeeded, or yet succeed, though

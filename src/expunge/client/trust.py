@@ -562,12 +562,14 @@ class Trust:
         return amendments
 
 
-def claims(content: Any) -> tuple[str, str]:
-    """Federation and time that an answer or a checkpoint claims."""
-    return content["federation"], content["time"]
+def claims(content: Any) -> tuple[str, str, int]:
+    """Federation, time and size of the log that an answer or a checkpoint claims."""
+    size = Checkpoint.from_json(content.get("checkpoint", content)).size
+    return content["federation"], content["time"], size
 
 
-def _amendment_claims(content: object) -> tuple[str, str]:
+def _amendment_claims(content: object) -> tuple[str, str, int]:
     keys = frozenset({"command", "federation", "index", "spec", "spec_before", "time"})
     parts = canonical.require_keys(content, "an amendment", keys)
-    return parts["federation"], parts["time"]
+    index = schema.count(parts["index"], "the index of an amendment")
+    return parts["federation"], parts["time"], index

@@ -20,7 +20,7 @@ from expunge.errors import EvidenceError, FormatError
 from expunge.evidence import digests
 from expunge.evidence.certificate import Certificate
 from expunge.evidence.digests import SALT_BYTES
-from expunge.evidence.log import Checkpoint, EntryKind, Logged
+from expunge.evidence.log import Checkpoint, EntryKind, Logged, corrected_time
 from expunge.evidence.receipt import Receipt
 from expunge.evidence.rotation import KeyChain
 from expunge.kinds import BUNDLED_STATES, BundledState
@@ -141,18 +141,21 @@ class BundledOrder:
                 f"order {order} was logged as complete before all of its clients had answered: "
                 f"{waiting}"
             )
-        deadline = ordered.entry["deadline"]
+        deadline = _deadline(order, ordered, entries)
         return cls(
             order,
             subject,
             dict(subjects),
             salt,
-            ordered.entry["time"],
+            _time_of(ordered, entries),
             deadline,
-            "" if completed is None else completed.entry["time"],
+            "" if completed is None else _time_of(completed, entries),
             "complete" if completed is not None else "overdue" if time > deadline else "open",
             tuple(
-                {name: logged.entry[name] for name in ("client", "found", "sequence", "time")}
+                {
+                    **{name: logged.entry[name] for name in ("client", "found", "sequence")},
+                    "time": _time_of(logged, entries),
+                }
                 for logged in answers
             ),
             reference,
@@ -184,6 +187,39 @@ class BundledOrder:
         parts = check(value, "the order of a bundle")
         salt = bytes.fromhex(parts["salt"]) or None
         return cls(**{**parts, "salt": salt, "answers": tuple(parts["answers"])})
+
+
+def _time_of(logged: Logged, entries: Sequence[Logged]) -> str:
+    """When an entry was made, by the corrections of the clock that came after it."""
+    time: str = logged.entry["time"]
+    for correction in _corrections(entries):
+        if correction.entry["first"] <= logged.index < correction.index:
+            time = corrected_time(correction.entry, time)
+    return time
+
+
+def _deadline(order: str, ordered: Logged, entries: Sequence[Logged]) -> str:
+    """The deadline of an order, as it was filed, or by the last correction that gives another: an
+    earlier one, of an order that was filed while the clock was ahead.
+    """
+    deadline: str = ordered.entry["deadline"]
+    for correction in _corrections(entries):
+        deadlines = {each["order"]: each["deadline"] for each in correction.entry["orders"]}
+        corrected = deadlines.get(order, deadline)
+        if corrected > deadline or (
+            order in deadlines and ordered.index < correction.entry["first"]
+        ):
+            raise EvidenceError(
+                f"the correction at entry {correction.index} gives order {order} another deadline, "
+                f"{corrected}, which it cannot"
+            )
+        deadline = corrected
+    return deadline
+
+
+def _corrections(entries: Sequence[Logged]) -> list[Logged]:
+    corrections = (logged for logged in entries if logged.entry["kind"] == "corrected")
+    return sorted(corrections, key=lambda logged: logged.index)
 
 
 def lists_order(request: Mapping[str, Any], order: str) -> bool:
@@ -264,6 +300,7 @@ _KINDS: tuple[EntryKind, ...] = (
     "changed",
     "forgotten",
     "audited",
+    "corrected",
 )
 
 
@@ -451,7 +488,7 @@ class Bundle:
         """
         bundle = cls.unverified(envelope)
         chain = KeyChain(key, [*rotations, *bundle.rotations])
-        chain.verify(envelope, lambda _: (bundle.federation, bundle.time))
+        chain.verify(envelope, lambda _: (bundle.federation, bundle.time, bundle.checkpoint.size))
         if bundle.server != envelope.signatures[0][0]:
             raise EvidenceError("the bundle names another server key than the one that signed it")
         if bundle.checkpoint.federation != bundle.federation:

@@ -13,7 +13,7 @@ root of RFC 9162 over those entries, in however many steps they were appended.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Literal
@@ -205,6 +205,7 @@ EntryKind = Literal[
     "forgotten",
     "rotated",
     "restored",
+    "corrected",
 ]
 
 ENTRY_KINDS: dict[EntryKind, dict[str, schema.Check]] = {
@@ -320,6 +321,16 @@ ENTRY_KINDS: dict[EntryKind, dict[str, schema.Check]] = {
     },
     "rotated": {"old": schema.digest, "new": schema.digest, "key": schema.key_text},
     "restored": {"size": schema.count, "withheld": schema.lists(schema.name)},
+    # The server's clock was ahead: how the times from entry `first` to this one are to be read
+    "corrected": {
+        "first": schema.count,
+        "after": schema.time,  # no entry from the first on was made before
+        "ahead": schema.count,  # seconds, at the most
+        # Of orders that were filed from the first on
+        "orders": schema.lists(
+            schema.objects({"order": schema.identifier, "deadline": schema.time})
+        ),
+    },
 }
 
 # What the second version of a kind has beyond the first.
@@ -394,6 +405,19 @@ def binds_of(entry: dict[str, Any]) -> kinds.Bound:
     """What the digest of the ledger in an entry is of; in the first version, of all sums."""
     bound: kinds.Bound = entry.get("binds", "sums")
     return bound
+
+
+def corrected_time(corrected: Mapping[str, Any], time: str) -> str:
+    """When something happened that was stamped with this time by a clock that was ahead, as far as
+    it is known by the `corrected` entry about it.
+
+    Law: the order of times stays, and none is later than that of the `corrected` entry.
+    """
+    if time <= corrected["time"]:
+        return time
+    earlier = schema.time_seconds(time) - int(corrected["ahead"])
+    after: str = corrected["after"]
+    return max(schema.time_text(max(0, earlier)), after)
 
 
 def _check_key_id(value: dict[str, Any], what: str) -> None:

@@ -220,6 +220,7 @@ class Receipt:
         self.logged.verify(self.checkpoint)
 
 
-def _claims(parts: dict[str, Any]) -> tuple[str, str]:
+def _claims(parts: dict[str, Any]) -> tuple[str, str, int]:
     """A receipt is signed when its checkpoint is made."""
-    return parts["federation"], parts["checkpoint"]["time"]
+    checkpoint = parts["checkpoint"]
+    return parts["federation"], checkpoint["time"], checkpoint["size"]

@@ -24,6 +24,8 @@ from expunge.ridge.spec import AMENDABLE, Spec
 from expunge.server.audits import Audits
 from expunge.server.backup import write_backup
 from expunge.server.bundles import bundle
+from expunge.server.clock_watch import ClockWatch
+from expunge.server.correction import correct_clock
 from expunge.server.maintenance import Maintenance
 from expunge.server.orders import Orders
 from expunge.server.state import ServerState
@@ -123,10 +125,12 @@ class Commands:
         audits: Audits,
         upkeep: Maintenance,
         *,
+        clocks: ClockWatch,
         culprits: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
         """`culprits` are the clients that dealt wrong shares, and of which no join is taken."""
         self._state = state
+        self._clocks = clocks
         self._culprits = culprits
         self._orders = orders
         self._audits = audits
@@ -143,6 +147,7 @@ class Commands:
             "order": (both, self._order),
             "close-order": (both, self._close_order),
             "judge": (("operator",), self._judge),
+            "correct-clock": (("operator",), self._correct_clock),
         }
         self._questions: dict[str, Callable[[dict[str, Any]], Any]] = {
             "status": lambda _: self.status(),
@@ -175,7 +180,7 @@ class Commands:
 
     def prepare(self, action: str, arguments: dict[str, Any]) -> None:
         """What must be done before the transaction of a command."""
-        if action in ("amend", "forget-client", "fold"):
+        if action in ("amend", "forget-client", "fold", "correct-clock"):
             self._upkeep.fold()
         if action == "backup":
             name = arguments.get("name")
@@ -222,7 +227,7 @@ class Commands:
         actor, tokens = self._state.storage.actors.get(name), self._state.storage.tokens
         if actor is not None:
             raise name_taken(actor, "is enrolled already: choose another name")
-        tokens.withdraw(name, now)
+        tokens.withdraw(name)
         if tokens.get(digest) is not None:
             raise RefusedError("name-taken", "that secret is another token's: draw a fresh one")
         token = EnrolmentToken(digest, name, role, now + days * _DAY)
@@ -369,6 +374,10 @@ class Commands:
         judged = self._disputes().judge(now, given.get("verdict"))
         return judged, {"aggregation": judged["aggregation"]}
 
+    def _correct_clock(self, _now: int, given: dict[str, Any], _: Envelope) -> Done:
+        done = correct_clock(self._state, given)
+        return done, {"first": done["first"], "ahead": done["ahead"]}
+
     def _disputes(self) -> Disputes:
         """Of secure aggregation, which other federations do not load."""
         if self._state.spec.aggregation is None:
@@ -391,6 +400,12 @@ class Commands:
             "clients": {status: len(state.clients(status)) for status in CLIENT_STATUSES},
             "round": state.record.round,
             "log": state.log.size,
+            "clock": {
+                "stamps_ahead": state.stamps_ahead(),
+                "jumped_ahead": int(state.clock_ahead()),
+                "ahead_of_clients": int(self._clocks.ahead_of_clients()),
+            },
+            "disk": state.room.problem(),
             "head": state.head_digest,
             "headless": state.headless,
             "journal": state.storage.journal.count(),

@@ -51,8 +51,10 @@ class Maintenance:
         audits: Audits,
         report: Callable[[str, BaseException | None], None],
         seconds: Clock = time.monotonic,
+        look_at_clock: Callable[[], None] = lambda: None,
     ) -> None:
         self._state = state
+        self._look_at_clock = look_at_clock
         self._audits = audits
         self._report = report
         self._seconds = seconds
@@ -63,6 +65,7 @@ class Maintenance:
         self.scrubbed: Scrubbed | None = None
         with state.lock:
             state.ledger.clean()
+        self.look_at_room()
         # When there was first something to fold; unknown for what an earlier process left.
         self._since: float | None = -math.inf if self._pending() else None
 
@@ -89,6 +92,8 @@ class Maintenance:
 
     def run_due(self) -> None:
         """Do what is due."""
+        self.look_at_room()
+        self._look_at_clock()
         if self._is_due():
             begun = self._seconds()
             self.fold()
@@ -99,6 +104,12 @@ class Maintenance:
         if self._state.ledger.has_remains:
             with self.working, self._state.lock:
                 self._state.ledger.clean()
+
+    def look_at_room(self) -> None:
+        """Keep the reserve, and say so if the disk is full, or is not any more."""
+        news = self._state.room.look()
+        if news:
+            self._report(news, None)
 
     # -- scrubs ------------------------------------------------------------------------------------
 
@@ -177,6 +188,7 @@ class Maintenance:
         state, ledger = self._state, self._state.ledger
         journal = state.storage.journal
         with self.working:
+            state.room.use()
             with state.lock:
                 state.require_sound()
                 entries = self._entries()
@@ -209,6 +221,10 @@ class Maintenance:
             put_in_force = ledger.fold_client(client, position)
             with state.changing():
                 put_in_force()
+            if state.room.is_short:
+                with state.lock:
+                    ledger.remove_orphans()
+                    state.storage.make_room()
 
     def _begin_generation(self) -> None:
         """From now on messages are sealed under a new key.

@@ -231,6 +231,8 @@ class Requests:
                 f"request number {header.sequence} has been used",
                 expected=sheet.sequence + 1,
             )
+        if header.added > header.deleted:
+            state.room.require()
         if header.audits and (header.added or header.deleted):
             raise RefusedError(
                 "not-allowed", "a request that answers an audit must not change samples as well"
@@ -305,6 +307,7 @@ class Requests:
 
     def _apply(self, judged: list[_Judged], sheets: dict[str, _Sheet]) -> None:
         state, begun = self._state, time.perf_counter()
+        state.room.use()
         before = state.basis()
         try:
             state.ledger.apply([judgement.message for judgement in judged])

@@ -131,6 +131,7 @@ class Outcomes:
         it: until that is applied, they agree to no other.
         """
         parts = {(member.client, member.sequence) for member in members}
+        self._state.room.use()
         with self._state.changing() as now:
             self.disputes.supersede(parts)
             self.disputes.ask_for(opening.round, parts, now, exposed)
@@ -304,6 +305,7 @@ class Outcomes:
         with; or nothing happens.
         """
         state = self._state
+        state.room.use()
         with state.lock:
             state.require_sound()
             if (opening.data_digest, opening.labels_digest) != (

@@ -21,7 +21,8 @@ from expunge.evidence import published_head
 from expunge.evidence.audit_result import result_content
 from expunge.server.audits import Audits
 from expunge.server.bundles import certificate
-from expunge.server.clock import TOLERANCE, Clock, Report, SteadyClock
+from expunge.server.clock import Clock, Report, SteadyClock
+from expunge.server.clock_watch import ClockWatch
 from expunge.server.commands import Commands, enrol
 from expunge.server.maintenance import Maintenance
 from expunge.server.orders import Orders
@@ -83,19 +84,20 @@ class Service:
                 f"the server in {folder.path} was never finished: remove the folder and begin again"
             )
         self._orders, self._audits = Orders(state), Audits(state)
-        self.upkeep = Maintenance(state, self._audits, report, seconds)
+        self.clocks = ClockWatch(state, report)
+        self.upkeep = Maintenance(state, self._audits, report, seconds, self.clocks.look)
         self._requests = Requests(state, self._orders, self._audits)
         self._commands = Commands(
             state,
             self._orders,
             self._audits,
             self.upkeep,
+            clocks=self.clocks,
             culprits=lambda: frozenset() if self.rounds is None else self.rounds.culprits,
         )
         self._queue = Writer(self._requests.run, group_commit=settings.group_commit, thread=threads)
         self.rounds = self._rounds(seconds, schedule) if state.spec.is_masked else None
         self._seconds = seconds
-        self._look_at_clock()
         self._published: tuple[int, bytes, str] | None = None  # a cache: version, file, digest
         if upkeep:
             self.upkeep.start()
@@ -143,17 +145,6 @@ class Service:
         except BaseException:
             folder.close()
             raise
-
-    def _look_at_clock(self) -> None:
-        """Times in the log do not go back: then they stand still."""
-        ahead = self._state.stamps_ahead()
-        if ahead > TOLERANCE:
-            self._report(
-                f"the log's last entry is stamped {ahead:,} seconds ahead of this machine's clock: "
-                "either that is behind now, or it was ahead then. New entries get the same time "
-                "until the clock has caught up",
-                None,
-            )
 
     def _rounds(self, seconds: Clock, schedule: Clock | None) -> SecureAggregation:
         """Secure aggregation, which other federations do not load."""
@@ -369,6 +360,10 @@ class Service:
     def _carry_out(self, envelope: Envelope, content: dict[str, Any], digest: str) -> bytes:
         state, name, sequence = self._state, content["actor"], content["sequence"]
         action, arguments = content["action"], content["arguments"]
+        if action == "backup":  # it is as large as the store, and can wait
+            state.room.require()
+        else:
+            state.room.use()
         with self.upkeep.working:
             with state.lock:
                 state.require_sound()
@@ -376,6 +371,7 @@ class Service:
             with state.mending():
                 with state.changing() as now:
                     value, summary = self._commands.do(now, action, arguments, envelope)
+                    now = state.record.time  # noqa: PLW2901 - a correction goes back to the clock's
                     entry = {"actor": name, "sequence": sequence, "command": digest}
                     index = state.append("commanded", now, **entry, action=action, summary=summary)
                     answer = self._result(content, value, index, now)

@@ -22,9 +22,10 @@ from expunge.frame import Format
 from expunge.kinds import Bound, ClientStatus, Role
 from expunge.ridge.head import Head
 from expunge.ridge.spec import Spec
-from expunge.server.clock import Clock, SteadyClock
+from expunge.server.clock import TOLERANCE, Clock, SteadyClock
 from expunge.server.ledger import ServerLedger
 from expunge.server.log import AuditLog
+from expunge.server.room import Room
 from expunge.server.storage.folder import ServerFolder
 from expunge.server.storage.tables import Actor, AnswerRecord, ServerRecord
 from expunge.wire.schema import time_seconds, time_text
@@ -61,6 +62,9 @@ class Settings:
         Seconds that a client has for each phase of a round before it counts as dropped out.
     scrub_every : float, default 0.0
         Seconds from one scrub of the store to the next; 0 for none.
+    room : int, default 0
+        Bytes of the disk that a step of a deletion or fold may take: twice as many are kept in
+        reserve. 0 for what follows from the spec.
 
     Examples
     --------
@@ -86,6 +90,7 @@ class Settings:
     gather_for: float = 5.0
     phase_for: float = 60.0
     scrub_every: float = 0.0
+    room: int = 0
 
 
 @dataclass(frozen=True)
@@ -144,11 +149,14 @@ class ServerState:
         self._hashing = ThreadPoolExecutor(1, "digest") if threads else None
         self.federation = self.record.federation
         self.solver_name = settings.solver or self.record.solver
+        self.room = Room(folder, self._recorded_spec(), settings.room)
+        self.room.use()
         self.ledger = ServerLedger(folder, self._recorded_spec(), self.solver_name)
         self.head: Head | None = None
         self.headless = ""  # why there is no head, if there is none
         self._sound = True  # whether memory matches the store
         self.version = 0  # counts changes of what certificates say
+        self.most_ahead = 0  # seconds that stamps were ahead of the clock, since they are
         # Whose requests, by their numbers, are being summed up now: no others take these numbers.
         self.under_way: frozenset[tuple[str, int]] = frozenset()
         self.find_head()
@@ -194,6 +202,12 @@ class ServerState:
     def stamps_ahead(self) -> int:
         """By how many seconds what was stamped last is ahead of the clock."""
         return max(0, self.record.time - self.by_clock())
+
+    def note_stamps_ahead(self) -> int:
+        """The same; and remember the most that it was, since stamps stand still meanwhile."""
+        ahead = self.stamps_ahead()
+        self.most_ahead = max(self.most_ahead, ahead) if ahead > TOLERANCE else 0
+        return ahead
 
     def clock_ahead(self) -> float:
         """By how many seconds the machine's clock has jumped ahead of the time that is stamped."""

@@ -14,6 +14,7 @@ from expunge.storage.machine import machine_of
 
 _DRAFT = ".part"
 _ZEROS = 1 << 16  # written at a time
+_HOLDER = 32  # bytes of a lock's file, which say who holds it
 _OTHERS = 0o077  # permission bits of everyone but the owner
 
 
@@ -129,7 +130,10 @@ class FolderLock:
         if not folder.is_dir():
             raise StoreError(f"there is no folder {folder}")
         self._machine = machine_of(folder)
-        self._descriptor = self._machine.open(folder / "lock", os.O_RDWR | os.O_CREAT)
+        try:
+            self._descriptor = self._machine.open(folder / "lock", os.O_RDWR | os.O_CREAT)
+        except OSError as problem:
+            raise self._failure(folder, problem) from problem
         deadline = time.monotonic() + timeout
         while True:
             try:
@@ -140,7 +144,7 @@ class FolderLock:
                     time.sleep(0.02)
                     continue
                 holder = (
-                    os.pread(self._descriptor, 32, 0).decode("ascii", "replace").strip()
+                    os.pread(self._descriptor, _HOLDER, 0).decode("ascii", "replace").strip()
                     or "unknown"
                 )
                 self._machine.close(self._descriptor)
@@ -148,14 +152,18 @@ class FolderLock:
                     f"{folder} is in use by process {holder}: wait until it has finished, or stop "
                     "it"
                 ) from problem
-        try:
-            self._machine.truncate(self._descriptor, 0)
-            self._machine.write(self._descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+        try:  # in the place of the last one: that needs no room on the disk
+            line = f"{os.getpid()}\n".ljust(_HOLDER)
+            self._machine.write(self._descriptor, line.encode("ascii"), 0)
         except OSError as problem:
             self.release()
-            raise StoreError(
-                f"{folder} cannot be locked: {problem.strerror}. Mend that and try again"
-            ) from problem
+            raise self._failure(folder, problem) from problem
+
+    def _failure(self, folder: Path, problem: OSError) -> StoreError:
+        remedy = "Mend that and try again"
+        if self._machine.space(folder).is_read_only:
+            remedy = "Its file system is mounted read-only: mount it for writing, and try again"
+        return StoreError(f"{folder} cannot be locked: {problem.strerror}. {remedy}")
 
     def release(self) -> None:
         """Let others in; once is enough, and twice does no harm."""

@@ -8,12 +8,14 @@ machines whose disks fail and whose randomness can be repeated.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -64,6 +66,14 @@ class Cursor(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Space:
+    """What a file system can still take."""
+
+    free: int  # bytes, for this user
+    is_read_only: bool
+
+
 class Machine:
     """A computer: here, the one that runs the program.
 
@@ -89,6 +99,21 @@ class Machine:
     def truncate(self, descriptor: int, size: int) -> None:
         """Cut a file."""
         os.ftruncate(descriptor, size)
+
+    def allocate(self, descriptor: int, size: int) -> None:
+        """Give a file this size, of zeros, and the room for it on the disk."""
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+        except (AttributeError, OSError) as problem:
+            if getattr(problem, "errno", errno.EOPNOTSUPP) != errno.EOPNOTSUPP:
+                raise
+            self.write(descriptor, bytes(size), 0)  # neither every system nor every disk has it
+
+    def space(self, path: Path) -> Space:
+        """What the file system of a folder can still take."""
+        status = os.statvfs(path)
+        is_read_only = bool(status.f_flag & os.ST_RDONLY)
+        return Space(status.f_bavail * status.f_frsize, is_read_only)
 
     def sync(self, descriptor: int) -> None:
         """Make the content of a file durable."""

@@ -337,8 +337,14 @@ def store_error(
     """What SQLite says of a database, with what to do about it; `remedy` is for a damaged one."""
     said = str(problem)
     code = getattr(problem, "sqlite_errorcode", 0) & 0xFF
-    if code == sqlite3.SQLITE_FULL or "is full" in said:
-        return StoreError(f"{path} {failed}: {said}. Free some space and try again")
+    folder = next(folder for folder in path.absolute().parents if folder.exists())
+    space = machine_of(path).space(folder)
+    is_io = code == sqlite3.SQLITE_IOERR or "I/O" in said
+    if code == sqlite3.SQLITE_FULL or "is full" in said or (is_io and space.free < _FULL):
+        return StoreError(
+            f"{path} {failed}: the disk is full ({said}; {space.free:,} bytes are free). Free some "
+            "space on it and try again"
+        )
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or "is locked" in said:
         return StoreBusyError(
             f"{path} {failed}: another process is at work on it ({said}). Wait until that has "
@@ -347,14 +353,14 @@ def store_error(
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM) or any(
         words in said for words in ("readonly", "unable to open")
     ):
-        return StoreError(
-            f"{path} {failed}: {said}. Let this user write the file and its folder (is the disk "
-            "mounted read-only?), and try again"
+        remedy = (
+            "The file system is mounted read-only: mount it for writing"
+            if space.is_read_only
+            else "Let this user write the file and its folder"
         )
-    if code == sqlite3.SQLITE_IOERR or "I/O" in said:
-        return StoreError(
-            f"{path} {failed}: {said}. Look after the disk (is there space?), and try again"
-        )
+        return StoreError(f"{path} {failed}: {said}. {remedy}, and try again")
+    if is_io:
+        return StoreError(f"{path} {failed}: {said}. Look after the disk, and try again")
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or any(
         words in said for words in _DAMAGED
     ):
@@ -362,6 +368,7 @@ def store_error(
     return StoreError(f"{path} {failed}: {said}. Mend the cause and try again")
 
 
+_FULL = 1 << 16  # bytes, with less than which SQLite can make no file of its own
 _DAMAGED = (
     "malformed",
     "not a database",

@@ -17,6 +17,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from email.utils import formatdate
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -365,7 +366,7 @@ class HttpCarrier:
                 method,
                 base + path,
                 body=body,
-                headers=headers,
+                headers={"date": formatdate(usegmt=True), **headers},  # so that clocks compare
                 redirect=False,
                 retries=False,
                 preload_content=False,

@@ -98,6 +98,9 @@ REFUSALS: dict[RefusalCode, RefusalMeaning] = {
     "unknown-order": RefusalMeaning(422, "judged", "anew", "no such order waits for an answer"),
     "unknown-audit": RefusalMeaning(422, "judged", "anew", "no such audit waits for an answer"),
     "unknown-action": RefusalMeaning(422, "read", "no", "no such action"),
+    "no-room": RefusalMeaning(
+        507, "judged", "anew", "the server's disk is full: it takes deletions, and no additions"
+    ),
     "storage": RefusalMeaning(
         503,
         "arrived",

@@ -120,7 +120,7 @@ CHANGES: dict[str, tuple[Callable[..., None], tuple[st.SearchStrategy[Any], ...]
         (st.builds(tables.EnrolmentToken, ids, names, names, small),),
     ),
     "tokens.remove": (lambda s, v: s.tokens.remove(v), (ids,)),
-    "tokens.withdraw": (lambda s, *v: s.tokens.withdraw(*v), (names, small)),
+    "tokens.withdraw": (lambda s, *v: s.tokens.withdraw(*v), (names,)),
     "answers.add": (
         lambda s, v: s.answers.add(*v),
         (st.lists(st.builds(tables.AnswerRecord, names, small, ids, blobs), max_size=3),),
@@ -195,7 +195,7 @@ SAMPLES: dict[str, tuple[Any, ...]] = {  # one call of each method that changes 
     "actors.put": (tables.Actor("ada", "client", "k", "active", 0, 0, ""),),
     "tokens.add": (tables.EnrolmentToken("0a", "ada", "client", 9),),
     "tokens.remove": ("0a",),
-    "tokens.withdraw": ("ada", 3),
+    "tokens.withdraw": ("ada",),
     "answers.add": (tables.AnswerRecord("ada", 1, "r", b"a"),),
     "commitments.add": ("ada", [b"c"]),
     "commitments.remove": ("ada", [b"c"]),
@@ -243,7 +243,7 @@ def seen(storage: tables.Storage) -> dict[str, Any]:
         "state": storage.state.get(),
         "actors": [storage.actors.all(), *map(storage.actors.get, who)],
         "keys": [*map(storage.actors.with_key, ident)],
-        "tokens": [*map(storage.tokens.get, ident)],
+        "tokens": [*map(storage.tokens.get, ident), *map(storage.tokens.of, who)],
         "answers": [storage.answers.get(name, number) for name in who for number in numbers],
         "commitments": [
             (

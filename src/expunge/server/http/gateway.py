@@ -180,6 +180,8 @@ class Gateway:
                 self.actors.give_back(actor)
             raise
         note.prove(actor, sequence)
+        if note.date is not None:
+            self.service.clocks.hear(actor, note.date)
         return value
 
     def _take(self, actor: str, amount: float) -> None:
@@ -215,14 +217,17 @@ class Gateway:
         return await self.fetch(find)
 
     async def readiness(self) -> tuple[bool, str]:
-        """Whether the store answers; and if not, or if there is no head to publish, why."""
+        """Whether the store answers and takes everything; and if not, or if there is no head to
+        publish, why.
+        """
         state = self.service.state
         try:
             async with asyncio.timeout(_READY_SECONDS):
                 await self.fetch(lambda: state.record)
         except (RefusedError, TimeoutError):
             return False, "the store does not answer"
-        return True, state.headless
+        problem = state.room.problem()
+        return not problem, problem or state.headless
 
     # -- threads -----------------------------------------------------------------------------------
 

@@ -46,6 +46,7 @@ class Note:
     bytes_in: int = 0
     bytes_out: int = 0
     is_proven: bool = False  # an enrolled actor signed it
+    date: float | None = None  # what the clock of who asks says
 
     def prove(self, actor: str, sequence: int) -> None:
         """From now on it is known who asks."""

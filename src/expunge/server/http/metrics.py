@@ -177,6 +177,21 @@ class _Federation(Collector):
             "How far the log's last entry is stamped ahead of the machine's clock.",
             state.stamps_ahead(),
         )
+        yield _gauge(
+            "expunge_clock_ahead_of_clients_seconds",
+            "How far the machine's clock is ahead of those of most clients; negative if behind.",
+            self._service.clocks.ahead_of_clients(),
+        )
+        yield _gauge(
+            "expunge_disk_free_bytes",
+            "Bytes that are free on the disk of the server's folder, beside the reserve.",
+            state.room.free,
+        )
+        yield _gauge(
+            "expunge_store_writable",
+            "Whether the store takes everything: 1, or 0 if its disk is full or read-only.",
+            int(not state.room.problem()),
+        )
         yield _gauge("expunge_log_entries", "Entries of the audit log.", status["log"])
         yield CounterMetricFamily(
             "expunge_rounds", "Rounds of requests applied.", value=status["round"]

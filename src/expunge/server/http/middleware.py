@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from expunge.errors import RefusedError
@@ -107,7 +108,7 @@ class Middleware:
         begun = self._timer()
         peer = (scope.get("client") or ("unknown", 0))[0]
         method = scope["method"] if scope["method"] in _METHODS else "OTHER"
-        note = Note(method, peer)
+        note = Note(method, peer, date=_date(scope))
         scope.setdefault("state", {})["note"] = note
         metrics = self._gateway.metrics
         metrics.under_way.inc()
@@ -149,6 +150,15 @@ class Middleware:
         finally:
             if counted and wait <= 0.0 and note.is_proven:
                 self._gateway.peers.give_back(name)  # who signs is counted by name
+
+
+def _date(scope: Scope) -> float | None:
+    """What the clock of who asks says; None if it does not tell."""
+    text = next((value for name, value in scope["headers"] if name == b"date"), b"")
+    try:
+        return parsedate_to_datetime(text.decode("ascii", "replace")).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def _exchange(

@@ -29,6 +29,7 @@ _WHAT = {
         "back."
     ),
     503: "The server cannot store or read at present, or is stopping; offer the same again later.",
+    507: "The server's disk is full: it takes deletions, and no additions.",
 }
 ALWAYS: tuple[RefusalCode, ...] = ("malformed", "too-many", "storage")
 ANY_BODY: tuple[RefusalCode, ...] = ("too-large",)

@@ -87,6 +87,7 @@ actors = APIRouter(tags=["actors"], default_response_class=Response)
             "unknown-audit",
             "must-rejoin",
             "gone",
+            "no-room",
         ),
     },
     openapi_extra=request_body(),
@@ -183,6 +184,7 @@ async def sync(request: Request) -> Response:
             "gone",
             "unsolvable",
             "not-found",
+            "no-room",
         ),
     },
     openapi_extra=envelope_body(
@@ -411,7 +413,7 @@ async def healthz() -> Response:
 
 @router.get(
     "/readyz",
-    summary="Whether the store answers",
+    summary="Whether the store takes everything",
     operation_id="readyz",
     tags=["operation"],
     response_model=Ready,
@@ -419,8 +421,9 @@ async def healthz() -> Response:
     responses={503: {"model": Ready, "description": "It does not: send no requests here."}},
 )
 async def readyz(request: Request) -> Response:
-    """A federation without a head (there may be too few samples) is ready; `reason` says why there
-    is none.
+    """Not if it does not answer, its disk is full or its file system is read-only; then `reason`
+    says what to do. A federation without a head (there may be too few samples) is ready; `reason`
+    says why there is none.
     """
     ready, reason = await _gateway(request).readiness()
     content = json.dumps({"ready": ready, "reason": reason})

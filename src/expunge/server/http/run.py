@@ -8,9 +8,11 @@ is folded (so that nothing remains to be erased), and `serve` returns.
 from __future__ import annotations
 
 import errno
+import logging
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -205,6 +207,7 @@ class _Server(uvicorn.Server):
         """Begin to listen, and say so."""
         await super().startup(sockets)
         log_event("listening", urls=list(self._urls))
+        self._look_at_certificate()
         if self._ready is not None:
             self._ready(Listening(self._urls, self._stop))
 
@@ -214,9 +217,16 @@ class _Server(uvicorn.Server):
             try:
                 if self._tls.refresh():
                     log_event("certificate renewed")
+                    self._look_at_certificate()
             except StoreError as problem:
                 log_problem("the new certificate cannot be used: the old one stays in use", problem)
         return await super().on_tick(counter)
+
+    def _look_at_certificate(self) -> None:
+        """Clients refuse one that is not valid; or the clock is wrong."""
+        problem = "" if self._tls is None else self._tls.out_of_date(time.time())
+        if problem:
+            log_event(problem, logging.WARNING)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer what has begun, without waiting for rounds to change."""

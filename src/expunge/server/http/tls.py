@@ -117,6 +117,22 @@ def expiry(certificate: Path) -> datetime.datetime:
     return _certificate(certificate).not_valid_after_utc
 
 
+def out_of_date(certificate: Path, now: float) -> str:
+    """What is wrong where a certificate is not valid at a time; empty if it is."""
+    valid = _certificate(certificate)
+    if now > valid.not_valid_after_utc.timestamp():
+        return (
+            f"the certificate {certificate} has expired by this machine's clock: renew it (expunge "
+            "server renew-certificate), or, if it is good for longer, set the clock right"
+        )
+    if now < valid.not_valid_before_utc.timestamp():
+        return (
+            f"the certificate {certificate} is not valid yet by this machine's clock, which is "
+            "behind then: set it right"
+        )
+    return ""
+
+
 class ServerTls:
     """The TLS of a server at work: `context` for its listener; `refresh` takes up files that were
     replaced meanwhile.
@@ -137,6 +153,10 @@ class ServerTls:
         self.expires = expiry(
             certificate
         ).timestamp()  # when the certificate in use ends, in seconds since 1970
+
+    def out_of_date(self, now: float) -> str:
+        """What is wrong where the certificate is not valid at this time; empty if it is."""
+        return out_of_date(self._certificate, now)
 
     def refresh(self) -> bool:
         """Use the files as they are now, if they changed; StoreError (and the old ones stay in use)

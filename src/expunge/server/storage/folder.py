@@ -5,6 +5,7 @@ server.db        SQLite: everything but what is large or secret
 sealed/          the ledger, each client's share of it, and large messages, sealed
 server.vault     the keys they are sealed under; may be mirrored to another disk
 server.key       the Ed25519 key that signs receipts (PEM); keep a copy in a safe
+server.reserve   room on the disk for when it is full: may be removed
 server.mark      size and root of the audit log, as they were when anybody was last told of them
 lock             held by the process at work
 
@@ -21,7 +22,7 @@ from pathlib import Path
 from expunge.crypto import SigningKey
 from expunge.crypto.vault import Vault
 from expunge.errors import StoreDamagedError, StoreError
-from expunge.server import DATABASE, KEY, MARK, VAULT
+from expunge.server import DATABASE, KEY, MARK, RESERVE, VAULT
 from expunge.server.log import AuditLog
 from expunge.server.storage.sqlite import open_storage
 from expunge.server.storage.tables import Storage
@@ -36,9 +37,12 @@ from expunge.storage.files import (
 )
 from expunge.storage.machine import machine_of
 from expunge.storage.mark import HighWaterMark, Level
+from expunge.storage.reserve import Reserve
 from expunge.storage.sqlite import Hook, no_hook
 
 OpenStorage = Callable[[Path, Hook], Storage]
+
+TO_OPEN = 1 << 20  # bytes of the disk that opening a folder may take, as for a write-ahead log
 
 
 class Blobs:
@@ -119,6 +123,7 @@ class ServerFolder:
         self._lock = lock
         self._closed = False
         self.mark = HighWaterMark(path / MARK, _SCRUB, hook)
+        self.reserve = Reserve(path / RESERVE, TO_OPEN)
         try:
             self.blobs = Blobs(path / "sealed", hook)
             self.storage = storage(path / DATABASE, hook)
@@ -167,6 +172,7 @@ class ServerFolder:
             raise StoreError(f"there is no server in {path}: make one with expunge init")
         lock = FolderLock(path, timeout)
         try:
+            Reserve(path / RESERVE, TO_OPEN).use()
             erase_drafts(path)
             if not (path / KEY).exists():
                 raise StoreError(

@@ -141,8 +141,11 @@ class _Tokens:
     def remove(self, digest: str) -> None:
         self._database.run("DELETE FROM tokens WHERE digest = ?", (digest,))
 
-    def withdraw(self, name: str, before: int) -> None:
-        self._database.run("DELETE FROM tokens WHERE name = ? OR expires < ?", (name, before))
+    def of(self, name: str) -> list[EnrolmentToken]:
+        return self._records.all("WHERE name = ? ORDER BY digest", (name,))
+
+    def withdraw(self, name: str) -> None:
+        self._database.run("DELETE FROM tokens WHERE name = ?", (name,))
 
 
 class _Answers:

@@ -266,8 +266,11 @@ class TokenTable(Protocol):
     def remove(self, digest: str) -> None:
         """Use a token up."""
 
-    def withdraw(self, name: str, before: int) -> None:
-        """Remove those for a name, and those that expire before a time."""
+    def of(self, name: str) -> list[EnrolmentToken]:
+        """Those for a name."""
+
+    def withdraw(self, name: str) -> None:
+        """Remove those for a name."""
 
 
 class AnswerTable(Protocol):

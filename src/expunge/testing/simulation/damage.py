@@ -16,7 +16,7 @@ from expunge.testing.simulation.world import LawBrokenError
 
 _VAULTS = (".vault",)
 _LOGS = ("-wal",)
-_NEVER = {"lock"}  # it has nothing in it
+_EMPTY = ("lock", "client.reserve", "server.reserve")  # they have nothing in them
 _STOPPED = 0.5  # how often everybody stops in good order before
 _SCRUBBED = 0.5  # how often it is scrubbed before it starts again
 _WRITTEN = 0.8  # how often a bit flips where there is something
@@ -65,7 +65,7 @@ def _is_of(kind: DamageKind, path: PurePath) -> bool:
     if kind == "lost log":
         return path.name.endswith(_LOGS)
     is_vault = path.suffix in _VAULTS
-    return is_vault if kind == "flipped bit in a vault" else not (is_vault or path.name in _NEVER)
+    return is_vault if kind == "flipped bit in a vault" else not (is_vault or path.name in _EMPTY)
 
 
 def tolerate(

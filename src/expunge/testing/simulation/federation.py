@@ -20,6 +20,7 @@ from expunge.testing.simulation.world import LawBrokenError, World
 from expunge.wire.carrier import Carrier
 
 ERASE_WITHIN = 60
+_ROOM = 1 << 17  # bytes that a step of a deletion may take
 _PIECE = 15.0  # seconds after which the server looks what is due
 
 
@@ -47,7 +48,7 @@ class SimulatedFederation:
             world,
             "server",
             world.path,
-            Settings(erase_within=ERASE_WITHIN),
+            Settings(erase_within=ERASE_WITHIN, room=_ROOM),
             storage,
             mirrored=scenario.mirrored,
         )

@@ -8,12 +8,14 @@ from expunge.crypto import Envelope, canonical
 from expunge.errors import ExpungeError
 from expunge.evidence import Receipt
 from expunge.ridge.statistics import Statistics
+from expunge.server.clock import TOLERANCE
 from expunge.solvers.certify import solve
 from expunge.testing.simulation.client import ClientParty, Sample
 from expunge.testing.simulation.disputes import judge_disputes
 from expunge.testing.simulation.federation import ERASE_WITHIN, SimulatedFederation
 from expunge.testing.simulation.parties import Party
 from expunge.testing.simulation.world import LawBrokenError
+from expunge.wire.schema import time_text
 
 # How often everybody syncs until everything must have settled; masked, a round alone takes six.
 _SYNCS, _MASKED_SYNCS = 12, 200
@@ -29,6 +31,7 @@ def settle(federation: SimulatedFederation) -> None:
     for party in federation.parties:
         party.clock.ahead = 0.0
     federation.office.require("fold", {})
+    _correct_clock(federation)
     masked = federation.scenario.is_masked
     for turn in range(_MASKED_SYNCS if masked else _SYNCS):
         if _sync_all(federation):
@@ -45,6 +48,24 @@ def settle(federation: SimulatedFederation) -> None:
         for client in federation.clients
     )
     raise LawBrokenError("everything settles", unsettled)
+
+
+def _correct_clock(federation: SimulatedFederation) -> None:
+    """Stamps go on from the right time, unless the key was rotated while the clock was ahead; one
+    that was behind when the server started is not followed.
+    """
+    state, office = federation.server.running.state, federation.office
+    if state.stamps_ahead() <= TOLERANCE or state.clock_ahead() > TOLERANCE:
+        return
+    before = office.problem
+    if office.do("correct-clock", {"time": time_text(office.clock.wall())}) is None:
+        office.problem = before
+    else:
+        federation.world.count("law: corrected clock")
+        if state.stamps_ahead():
+            raise LawBrokenError(
+                "time", f"stamps are {state.stamps_ahead()} seconds ahead after a correction"
+            )
 
 
 def _sync_all(federation: SimulatedFederation) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from expunge.storage.machine import THIS, Connection, Machine
+from expunge.storage.machine import THIS, Connection, Machine, Space
 from expunge.testing.simulation.database import SimulatedConnection
 from expunge.testing.simulation.disk import CrashedError, Disk, File
 
@@ -31,8 +31,8 @@ TROUBLES: tuple[TroubleKind, ...] = (
     "read-only",
 )
 _LASTING = {"full": errno.ENOSPC, "read-only": errno.EROFS}
-# What a full disk still does.
-_NEEDS_NO_ROOM = {"sync", "sync folder", "remove", "truncate", "overwrite", "rename"}
+_NEW_FILE = 4096  # bytes that a new file or folder takes of a disk, however small it is
+_ROOMY = 1 << 40  # bytes that are free on a disk that is not full
 
 
 _T = TypeVar("_T")
@@ -60,6 +60,7 @@ class SimulatedMachine(Machine):
         self._seed = hashlib.sha256(seed).digest()
         self._drawn = 0
         self._lasting = ""
+        self._freed = 0  # bytes, since the disk was full
         self._open: dict[int, File] = {}
         self._connections: list[SimulatedConnection] = []
 
@@ -76,7 +77,9 @@ class SimulatedMachine(Machine):
     def open(self, path: Path, flags: int, mode: int = 0o600) -> int:
         """The descriptor of a file."""
         if flags & os.O_CREAT and not path.exists():
-            return self._do("create", lambda: self._opened(path, flags, mode, created=True))
+            return self._do(
+                "create", lambda: self._opened(path, flags, mode, created=True), takes=_NEW_FILE
+            )
         self.require_on()
         return self._opened(path, flags, mode, created=False)
 
@@ -97,9 +100,10 @@ class SimulatedMachine(Machine):
             THIS.write(descriptor, part, offset)
             self._open[descriptor].pending.append((offset, part))
 
-        room = offset + len(data) > os.fstat(descriptor).st_size if self.is_on else True
+        takes = max(0, offset + len(data) - self._size(descriptor))
         half = data[: len(data) // 2]
-        self._do("write" if room else "overwrite", write, torn=lambda: write(half))
+        kind = "write" if takes else "overwrite"
+        self._do(kind, write, takes=takes, torn=lambda: write(half))
 
     def truncate(self, descriptor: int, size: int) -> None:
         """Cut a file."""
@@ -108,7 +112,25 @@ class SimulatedMachine(Machine):
             THIS.truncate(descriptor, size)
             self._open[descriptor].pending.append(size)
 
-        self._do("truncate", truncate)
+        self._do("truncate", truncate, takes=size - self._size(descriptor))
+
+    def allocate(self, descriptor: int, size: int) -> None:
+        """Give a file this size, of zeros, and the room for it."""
+
+        def allocate() -> None:
+            THIS.truncate(descriptor, size)
+            self._open[descriptor].pending.append(size)
+
+        self._do("allocate", allocate, takes=size - self._size(descriptor))
+
+    def _size(self, descriptor: int) -> int:
+        """The size of an open file; those of a machine that has stopped are closed."""
+        return os.fstat(descriptor).st_size if self.is_on else 0
+
+    def space(self, path: Path) -> Space:  # noqa: ARG002 - it has one disk
+        """What the disk can still take: when it is full, what has been freed since."""
+        free = self._freed if self._lasting == "full" else _ROOMY
+        return Space(free, self._lasting == "read-only")
 
     def sync(self, descriptor: int) -> None:
         """Make the content of a file durable."""
@@ -134,7 +156,7 @@ class SimulatedMachine(Machine):
             self.disk.make_folder(path)
 
         if not path.is_dir():
-            self._do("make folder", make)
+            self._do("make folder", make, takes=_NEW_FILE)
 
     def sync_folder(self, path: Path) -> None:
         """Make it durable which files a folder has."""
@@ -147,7 +169,8 @@ class SimulatedMachine(Machine):
             THIS.rename(path, target)
             self.disk.rename(path, target)
 
-        self._do("rename", rename)
+        replaced = target.stat().st_size if target.is_file() else 0
+        self._do("rename", rename, takes=-replaced)
 
     def remove(self, path: Path) -> None:
         """Remove a file, if it is there."""
@@ -157,7 +180,7 @@ class SimulatedMachine(Machine):
             self.disk.remove(path)
 
         if path.exists():
-            self._do("remove", remove)
+            self._do("remove", remove, takes=-path.stat().st_size)
 
     def remove_tree(self, path: Path) -> None:
         """Remove a folder with everything in it."""
@@ -210,14 +233,15 @@ class SimulatedMachine(Machine):
         kind: str,
         do: Callable[[], _T],
         *,
+        takes: int = 0,
         torn: Callable[[], None] | None = None,
         failed: Callable[[], None] | None = None,
     ) -> _T:
-        """An operation of the disk, with what goes wrong at it."""
+        """An operation of the disk, which takes so many bytes of it, with what goes wrong at it."""
         self.require_on()
         self.counts[f"disk: {kind}"] += 1
         happening = self._due(can_tear=torn is not None, can_fail=failed is not None)
-        if self._lasting and not (self._lasting == "full" and kind in _NEEDS_NO_ROOM):
+        if self._lasting == "read-only" or (self._lasting == "full" and takes > self._freed):
             number = _LASTING[self._lasting]
             raise OSError(number, os.strerror(number))
         if happening == "failed-sync" and failed is not None:
@@ -228,6 +252,7 @@ class SimulatedMachine(Machine):
         if happening in ("torn", "crash-before"):
             self._stop()
         result = do()
+        self._freed -= takes
         if happening == "crash-after":
             self._stop()
         return result
@@ -247,7 +272,7 @@ class SimulatedMachine(Machine):
         self.trouble, self.had_trouble = None, True
         self.counts[f"fault: {trouble.kind}"] += 1
         if trouble.kind in _LASTING:
-            self._lasting = trouble.kind
+            self._lasting, self._freed = trouble.kind, 0
         return trouble.kind
 
     def _stop(self) -> None:

@@ -31,6 +31,7 @@ WEIGHTS: Mapping[str, int] = {
     "audit": 2,
     "fold": 2,
     "rotate the key": 1,
+    "correct the clock": 1,
     "amend": 1,
     "back up": 2,
     "restore the server": 1,

@@ -10,6 +10,7 @@ from expunge.testing.simulation.federation import SimulatedFederation
 from expunge.testing.simulation.machine import Trouble
 from expunge.testing.simulation.office import OfficeParty
 from expunge.testing.simulation.parties import Party
+from expunge.wire.schema import time_text
 
 _LONGEST = 40  # operations of a disk before trouble
 _DAYS = (30, 90)  # that orders have
@@ -151,6 +152,8 @@ def _operate(federation: SimulatedFederation, kind: str) -> None:
     office = federation.office
     if kind == "rotate the key":
         office.do("rotate-key", {})
+    elif kind == "correct the clock":
+        office.do("correct-clock", {"time": time_text(office.clock.wall())})
     elif kind == "judge":
         judge_disputes(federation)
     elif kind == "back up":
