@@ -33,7 +33,7 @@ from typing import Any
 from expunge._lazy import public_dir
 from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
 from expunge.errors import EvidenceError, ExpungeError, ProtocolError, RefusedError, StoreError
-from expunge.evidence import Checkpoint, KeyChain, Result
+from expunge.evidence import KeyChain, Result
 from expunge.evidence.rotation import read_federation
 from expunge.kinds import Role
 from expunge.storage.files import (
@@ -842,14 +842,7 @@ class Office:
             self._checked_carrier().sync(payloads.sign("question", content, self._folder.key)),
         )
         self._signer(envelope)
-        self.chain.verify(
-            envelope,
-            lambda content: (
-                content["federation"],
-                content["time"],
-                Checkpoint.from_json(content["checkpoint"]).size,
-            ),
-        )
+        self.chain.verify(envelope, lambda content: (content["federation"], content["time"]))
         if (answer["actor"], answer["federation"], answer["nonce"]) != (
             self.name,
             self.federation,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expunge.crypto import Envelope
-from expunge.errors import RefusedError
+from expunge.errors import EvidenceError, RefusedError
 from expunge.evidence import published_head
 from expunge.evidence.bundle import Bundle
 from expunge.evidence.log import read_entry
@@ -218,20 +218,24 @@ def test_a_correction_brings_deadlines_and_tokens_nearer(tmp_path: Path) -> None
             ]
 
 
-def test_evidence_of_a_clock_that_was_ahead_holds_after_a_rotation(tmp_path: Path) -> None:
-    """Its place in the log says that it was signed before, though its time says otherwise."""
+def test_a_retired_key_signs_nothing_of_a_later_time(tmp_path: Path) -> None:
+    """Also where the server's clock was ahead: whoever has stolen the key could claim any place in
+    the log. Evidence of that time holds until the key is rotated; the head goes on to hold.
+    """
     machine = Machine()
     with started_ahead(machine, tmp_path) as federation:
         client = federation.clients["clinic"]
-        ahead = client.send(federation.draw(1))
+        client.send(federation.draw(1))
+        ahead = [data[3] for data in federation.dump()["answers"] if data[0] == "clinic"][-1]
         federation.operator.command("correct-clock", time=right_now(machine))
+        federation.read(ahead)
         machine.passed += 10.0
         federation.operator.command("rotate-key")
+        with pytest.raises(EvidenceError, match="was retired at"):
+            federation.read(ahead)
+        published_head.read(federation.service.head() or b"", federation.chain())
         after = client.send(federation.draw(1))
-        assert after.logged.entry["time"] < ahead.logged.entry["time"]
-        for data in federation.dump()["answers"]:
-            if data[0] == "clinic":
-                federation.read(data[3])
+        assert after.logged.entry["time"] <= right_now(machine)
         published_head.read(federation.service.head() or b"", federation.chain())
 
 

@@ -562,14 +562,12 @@ class Trust:
         return amendments
 
 
-def claims(content: Any) -> tuple[str, str, int]:
-    """Federation, time and size of the log that an answer or a checkpoint claims."""
-    size = Checkpoint.from_json(content.get("checkpoint", content)).size
-    return content["federation"], content["time"], size
+def claims(content: Any) -> tuple[str, str]:
+    """Federation and time that an answer or a checkpoint claims."""
+    return content["federation"], content["time"]
 
 
-def _amendment_claims(content: object) -> tuple[str, str, int]:
+def _amendment_claims(content: object) -> tuple[str, str]:
     keys = frozenset({"command", "federation", "index", "spec", "spec_before", "time"})
     parts = canonical.require_keys(content, "an amendment", keys)
-    index = schema.count(parts["index"], "the index of an amendment")
-    return parts["federation"], parts["time"], index
+    return parts["federation"], parts["time"]

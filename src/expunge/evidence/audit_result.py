@@ -13,7 +13,7 @@ from typing import Any
 from expunge.crypto import Envelope, PublicKey
 from expunge.errors import EvidenceError
 from expunge.evidence.log import Checkpoint, Logged, check_position
-from expunge.evidence.rotation import Claims, KeyChain
+from expunge.evidence.rotation import KeyChain
 from expunge.wire import schema
 
 _CHECK = schema.objects(
@@ -194,7 +194,5 @@ class Result:
         self.logged.verify(self.checkpoint)
 
 
-def _claims(parts: dict[str, Any]) -> Claims:
-    if parts["checkpoint"] is None:
-        return parts["federation"], parts["time"]
-    return parts["federation"], parts["time"], parts["checkpoint"]["size"]
+def _claims(parts: dict[str, Any]) -> tuple[str, str]:
+    return parts["federation"], parts["time"]

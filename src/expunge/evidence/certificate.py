@@ -399,8 +399,8 @@ def _bound(parts: dict[str, Any]) -> float | None:
     return bound
 
 
-def _claims(parts: dict[str, Any]) -> tuple[str, str, int]:
-    return parts["federation"], parts["time"], parts["checkpoint"]["size"]
+def _claims(parts: dict[str, Any]) -> tuple[str, str]:
+    return parts["federation"], parts["time"]
 
 
 def certified(certificate: Certificate) -> str:

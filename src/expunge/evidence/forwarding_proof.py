@@ -71,9 +71,7 @@ class Passage:
         parts = _CHECK(value["passage"], "a passage")
         envelope = Envelope.from_json(parts["checkpoint"], "checkpoint")
         checkpoint = Checkpoint.from_json(
-            chain.verify(
-                envelope, lambda content: (content["federation"], content["time"], content["size"])
-            )
+            chain.verify(envelope, lambda content: (content["federation"], content["time"]))
         )
         within, above = Logged.from_json(parts["within"]), Logged.from_json(parts["above"])
         above.verify(checkpoint)

@@ -220,7 +220,6 @@ class Receipt:
         self.logged.verify(self.checkpoint)
 
 
-def _claims(parts: dict[str, Any]) -> tuple[str, str, int]:
+def _claims(parts: dict[str, Any]) -> tuple[str, str]:
     """A receipt is signed when its checkpoint is made."""
-    checkpoint = parts["checkpoint"]
-    return parts["federation"], checkpoint["time"], checkpoint["size"]
+    return parts["federation"], parts["checkpoint"]["time"]

@@ -2,8 +2,7 @@
 
 A rotation is an envelope signed by the old key and by the new one: the old key names its successor,
 the new key accepts. Trust extends both ways from the key that a reader has pinned. A retired key is
-accepted only for times up to its rotation, or, since a clock may have been ahead, for sizes of the
-log up to it; a newer key only for times from its rotation on.
+accepted only for times up to its rotation, a newer key only for times from it on.
 """
 
 from __future__ import annotations
@@ -112,15 +111,11 @@ def rotate(federation: str, old: SigningKey, new: SigningKey, time: str, index: 
     return Envelope.signed("rotation", _CHECK(content, "a rotation"), old, new)
 
 
-# The federation, the time, and the size of the log, if it is told.
-Claims = tuple[str, str] | tuple[str, str, int]
-
-
 @dataclass(frozen=True)
 class _Trusted:
     key: PublicKey
-    begun: Rotation | None  # None if always
-    ended: Rotation | None  # None if still
+    since: str  # "" if always
+    until: str  # "" if still
 
 
 class KeyChain:
@@ -185,16 +180,16 @@ class KeyChain:
             if self.rotations
             else [pinned]
         )
-        ends = [None, *self.rotations, None]
-        for key, begun, ended in zip(keys, ends[:-1], ends[1:], strict=True):
-            self._trusted[key.id] = _Trusted(key, begun, ended)
+        times = ["", *(each.time for each in self.rotations), ""]
+        for key, since, until in zip(keys, times[:-1], times[1:], strict=True):
+            self._trusted[key.id] = _Trusted(key, since, until)
 
     @property
     def newest(self) -> PublicKey:
         """The key that the server signs with now, as far as this chain knows."""
         return self.rotations[-1].new if self.rotations else self.pinned
 
-    def verify(self, envelope: Envelope, claims: Callable[[Any], Claims]) -> Any:
+    def verify(self, envelope: Envelope, claims: Callable[[Any], tuple[str, str]]) -> Any:
         """The content of an envelope, if a key of the chain signed it at a time when that key was
         in use.
 
@@ -203,8 +198,8 @@ class KeyChain:
         envelope : Envelope
             An envelope with one signature.
         claims : callable
-            Takes the content and returns the federation and the time that it claims, and, if it
-            tells, the size that the log had; it must refuse content of another form.
+            Takes the content and returns the federation and the time that it claims; it must refuse
+            content of another form.
 
         Returns
         -------
@@ -223,9 +218,9 @@ class KeyChain:
             )
         trusted = self._find(envelope.signatures[0][0], envelope.kind)
         content = envelope.verify(trusted.key)
-        federation, time, *size = claims(content)
+        federation, time = claims(content)
         self.require_federation(federation, envelope.kind)
-        _require_timely(trusted, time, envelope.kind, *size)
+        _require_timely(trusted, time, envelope.kind)
         return content
 
     def knows(self, key_id: str) -> bool:
@@ -306,12 +301,7 @@ def read_federation(data: bytes, pinned: PublicKey) -> tuple[dict[str, Any], lis
     envelope, content = payloads.open_unverified("federation", data)
     rotations = [Envelope.from_json(value, "rotation") for value in content["rotations"]]
     KeyChain(pinned, rotations).verify(
-        envelope,
-        lambda parts: (
-            parts["federation"],
-            parts["checkpoint"]["time"],
-            parts["checkpoint"]["size"],
-        ),
+        envelope, lambda parts: (parts["federation"], parts["checkpoint"]["time"])
     )
     return content, rotations
 
@@ -324,17 +314,16 @@ def chain_for(envelope: Envelope, chains: Sequence[KeyChain]) -> KeyChain:
     return next((chain for chain in chains[1:] if chain.knows(signer)), chains[0])
 
 
-def _require_timely(trusted: _Trusted, time: str, what: str, size: int | None = None) -> None:
-    begun, ended = trusted.begun, trusted.ended
-    if ended and time > ended.time and (size is None or size > ended.index):
+def _require_timely(trusted: _Trusted, time: str, what: str) -> None:
+    if trusted.until and time > trusted.until:
         raise EvidenceError(
             f"the {what} of {time} is signed by key {trusted.key.id[:16]}…, which was retired at "
-            f"{ended.time}: whoever still has that key may have made it"
+            f"{trusted.until}: whoever still has that key may have made it"
         )
-    if begun and time < begun.time:
+    if time < trusted.since:
         raise EvidenceError(
             f"the {what} of {time} is signed by key {trusted.key.id[:16]}…, which was not in use "
-            f"before {begun.time}"
+            f"before {trusted.since}"
         )
 
 

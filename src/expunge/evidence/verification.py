@@ -540,6 +540,6 @@ def _checkpoint(envelope: Envelope, chain: KeyChain) -> VerifiedFile:
     )
 
 
-def _checkpoint_claims(content: Any) -> tuple[str, str, int]:
+def _checkpoint_claims(content: Any) -> tuple[str, str]:
     checkpoint = Checkpoint.from_json(content)
-    return checkpoint.federation, checkpoint.time, checkpoint.size
+    return checkpoint.federation, checkpoint.time
