@@ -86,7 +86,9 @@ def restore_federation(
     is_new = not layout.path.exists()
     make_folder(layout.path)
     try:
-        waiting = restore(layout.server, backup, key, vault=vault, mirrors=mirrors, rotations=rotations)
+        waiting = restore(
+            layout.server, backup, key, vault=vault, mirrors=mirrors, rotations=rotations
+        )
     except BaseException:
         for folder in (layout.server, layout.path) if is_new else ():
             if folder.exists() and not any(folder.iterdir()):

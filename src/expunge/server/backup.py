@@ -51,6 +51,7 @@ def restore_files(
     path: Path,
     backup: Path,
     key: SigningKey,
+    *,
     vault: Path | None,
     mirrors: Sequence[Path] = (),
     rotations: Sequence[Envelope] = (),
@@ -178,7 +179,7 @@ def restore(
     """A server from a backup; returns the clients that must rejoin, which each does at its next
     sync. It signs with `key`, to which `rotations` lead, if it was made after the backup.
     """
-    restore_files(path, backup, key, vault, mirrors, rotations)
+    restore_files(path, backup, key, vault=vault, mirrors=mirrors, rotations=rotations)
     folder = ServerFolder.open(path, mirrors, lossy=True)  # its key may not be the database's yet
     try:
         before = len(folder.storage.rotations.all())
