@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -102,6 +102,18 @@ def test_a_server_that_speaks_no_version_in_common_is_named(
         with pytest.raises(ProtocolError, match=remedy) as found:
             getattr(carrier, route)(b"{}")
         assert not isinstance(found.value, CarrierError)  # asking again does not help
+        carrier.close()
+
+
+@pytest.mark.parametrize("ask", [lambda c: c.checkpoint(), lambda c: c.sync(b"{}")])
+def test_every_message_says_which_versions_are_spoken(ask: Callable[[HttpCarrier], bytes]) -> None:
+    with socket.create_server((HOST, 0)) as listener:
+        carrier = HttpCarrier(f"http://{HOST}:{listener.getsockname()[1]}", timeout=0.2)
+        with pytest.raises(CarrierError):
+            ask(carrier)
+        connection, _ = listener.accept()
+        with connection:
+            assert b"expunge-protocols: 1-2\r\n" in connection.recv(65536)
         carrier.close()
 
 

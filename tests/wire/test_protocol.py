@@ -47,7 +47,7 @@ def test_the_one_that_is_behind_is_named_with_what_it_needs() -> None:
 
 
 def test_the_first_version_is_known_by_its_agent() -> None:
-    assert sender(None, "expunge") == FIRST
+    assert sender(None, "expunge") == sender(None, "python-urllib3/2.2.3") == FIRST
     assert sender(None, "curl/8") is None
     assert sender("1-2", "expunge") == Window(1, 2)
     assert sender("nonsense", "expunge") is None

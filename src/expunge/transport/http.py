@@ -37,6 +37,7 @@ _JSON = "application/json"
 _BINARY = "application/octet-stream"
 _HEAD = "application/vnd.expunge.published.v1"
 _ROUNDS = "/v1/aggregations"
+_ALWAYS_SAID = {"user-agent": "expunge", protocol.HEADER: str(protocol.BY_CLIENTS)}
 _CONNECT_SECONDS = 10.0
 _MOST_ANSWER = 1 << 30
 _HEX = re.compile(r"([0-9a-f]{2})*")
@@ -124,7 +125,6 @@ class HttpCarrier:
             ssl_context=_context(ca),
             timeout=urllib3.Timeout(connect=connect_timeout, read=timeout),
             retries=False,
-            headers={"user-agent": "expunge", protocol.HEADER: str(protocol.BY_CLIENTS)},
         )
         self._pools.pool_classes_by_scheme = _pool_classes(timeout)
         self._timing = timing
@@ -365,7 +365,7 @@ class HttpCarrier:
                 method,
                 base + path,
                 body=body,
-                headers=headers,
+                headers={**_ALWAYS_SAID, **headers},
                 redirect=False,
                 retries=False,
                 preload_content=False,

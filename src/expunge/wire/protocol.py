@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from expunge.errors import RefusedError
 
 HEADER = "expunge-protocols"
-_FIRST_AGENT = "expunge"  # the user agent of clients of version 1, which send no header
+# The user agents of clients of version 1, which send no header: when they ask, and when they send.
+_FIRST_AGENTS = ("expunge", "python-urllib3/")
 _RELEASES = {1: "0.1.0", 2: "0.2.0"}  # the first that speaks a version
 _TEXT = re.compile(r"([1-9][0-9]{0,5})-([1-9][0-9]{0,5})")
 
@@ -64,7 +65,8 @@ def sender(header: str | None, agent: str) -> Window | None:
     """The window of whoever sent a request; None if that is not known."""
     if header is not None:
         return window_of(header)
-    return FIRST if agent == _FIRST_AGENT else None
+    asks, sends = _FIRST_AGENTS
+    return FIRST if agent == asks or agent.startswith(sends) else None
 
 
 def require_client(theirs: Window | None, ours: Window = BY_SERVERS) -> None:
