@@ -89,9 +89,7 @@ def restore_client(path: Path, backup: Path, vault: Path | None = None) -> Resto
         living = _living(vault, mirrors)
         write_whole(draft / VAULT, living.read_bytes())
         sync_folder(draft)
-        if path.exists():
-            path.rmdir()
-        rename(draft, path)
+        rename(draft, path)  # in place of an empty folder, if there is one
         before = _samples(path)
         with ClientStore.open(path, restored=True) as store:
             status = store.status()

@@ -45,7 +45,7 @@ from expunge.storage.files import (
 )
 from expunge.storage.machine import machine_of
 from expunge.storage.mark import HighWaterMark, Level
-from expunge.storage.sqlite import Database, Snapshot
+from expunge.storage.sqlite import Database, Snapshot, require_upgradable
 
 DATABASE, VAULT, KEY, _HEAD = "client.db", "client.vault", "client.key", "head"
 _MARK = "client.mark"
@@ -188,6 +188,8 @@ class ClientFolder:
         try:
             erase_drafts(path)
             key = SigningKey.from_pem((path / KEY).read_bytes())
+            if require_upgradable(path / DATABASE, MIGRATIONS, _remedy(path / DATABASE)):
+                ReadOnlyVault(path / VAULT).close()  # which must do before anything is written
             database = _CountedDatabase(path / DATABASE)
             if not restored:
                 _require_changes(database, database.level)
