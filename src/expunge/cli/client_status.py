@@ -249,7 +249,7 @@ def _listed(verified: list[Receipt], fewest: int) -> list[RenderableType]:
                 time,
                 *clients,
                 entry["added"],
-                entry["deleted"],
+                "all before" if entry.get("reset") else entry["deleted"],
                 receipt.logged.index,
             )
         )
