@@ -46,8 +46,11 @@ class Ward(Home):
     def holds(self, *numbers: int) -> None:
         """The ledger is that of these samples, and an audit agrees."""
         chosen = list(numbers)
-        labels = np.array(chosen) % 3
-        assert self.ledger == Statistics.of(SPEC, features(4)[chosen], labels)
+        labels = np.array(chosen, dtype=int) % 3
+        whole = (
+            Statistics.of(SPEC, features(4)[chosen], labels) if chosen else Statistics.zero(SPEC)
+        )
+        assert self.ledger == whole
         operator = self.federation.operator
         audit = operator.command("audit")["audit"]
         assert self.agent.sync().audits == (audit,)
@@ -107,18 +110,36 @@ def test_an_order_about_what_has_lost_its_source_is_answered_by_a_reset(ward: Wa
 
 
 def test_what_else_has_lost_its_source_is_named_and_can_be_forgotten(ward: Ward) -> None:
+    other, order = ward.order("bob"), ward.order("ann")
     ward.lose(0, 3)
+    before = ward.store.status().live
+    with pytest.raises(InputError, match=r"1 of the samples that are to stay.*--lost"):
+        ward.agent.sync(reset=True)
+    with pytest.raises(InputError, match=r"1 of the samples that are to stay.*--lost"):
+        ward.store.forget(Selection(subject="ann"), recompute=pictures, reset=True)
+    assert (ward.store.status().live, ward.store.is_resetting) == (before, False)
     with pytest.raises(InputError, match="cannot be computed again"):
-        ward.store.forget(Selection(ids=["sample-0"]), recompute=pictures)
+        ward.agent.sync()
+    assert [ward.state(each)[0] for each in (other, order)] == ["complete", "open"]
+    assert ward.store.lost(recompute=pictures) == ["sample-0", "sample-3"]
+    lost = Selection(ids=ward.store.lost(recompute=pictures))
+    ward.store.forget(lost, recompute=pictures, reset=True)
+    ward.agent.sync()
+    assert ward.store.lost(recompute=pictures) == []
+    assert ward.state(order) == ("complete", [2])
+    ward.holds()
+
+
+def test_what_vanishes_before_a_reset_is_sent_does_not_stay_in_the_way(ward: Ward) -> None:
+    ward.lose(0)
     ward.store.forget(Selection(ids=["sample-0"]), recompute=pictures, reset=True)
+    ward.lose(3)
     with pytest.raises(InputError) as problem:
         ward.agent.sync()
     assert "--lost" in "".join(problem.value.__notes__)
     assert ward.store.outbox.composed() is None
-    assert ward.store.lost(recompute=pictures) == ["sample-3"]
     ward.store.forget(Selection(ids=["sample-3"]), recompute=pictures)
     ward.agent.sync()
-    assert ward.store.lost(recompute=pictures) == []
     ward.holds(1, 2)
 
 
@@ -134,7 +155,7 @@ def test_a_client_leaves_although_its_sources_are_gone(ward: Ward) -> None:
 @pytest.mark.parametrize("lost", ["before", "after"])
 def test_a_reset_that_is_interrupted_is_applied_once(ward: Ward, lost: str) -> None:
     ward.lose(0)
-    ward.store.forget(Selection(ids=["sample-0"]), reset=True)
+    ward.store.forget(Selection(ids=["sample-0"]), recompute=pictures, reset=True)
     ward.way.change["request"] = lambda _: (_ for _ in ()).throw(KeyboardInterrupt)
     if lost == "before":
         ward.way.change.clear()

@@ -264,6 +264,11 @@ class Direct:
         try:
             return self._carrier.request(data)
         except RefusedError as refusal:
+            if self._store.is_resetting and refusal.code == "not-allowed":
+                refusal.add_note(
+                    "A server before 0.2.0 lets no client that takes part replace everything: have "
+                    "it upgraded, then sync"
+                )
             if not doubtful and refusal.code != "storage":
                 self._outbox.doubt(sequence, False)
             if refusal.code == "too-large":

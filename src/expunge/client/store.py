@@ -657,6 +657,7 @@ class ClientStore(ClientOverview):
             due = usual_due_time(time.time() if now is None else now)
         if reset:
             self._require_resettable()
+            self._require_rest({sample.slot for sample in selected}, recompute)
         self._forget(selected, order=order, recompute=recompute, due=due, reset=reset)
         return self._preview(selected)
 
@@ -711,7 +712,13 @@ class ClientStore(ClientOverview):
         return {order: done[order] for order, _, _ in orders if order in done}, problem
 
     @exclusive
-    def reset(self, sequence: int = 0) -> None:
+    def reset(
+        self,
+        sequence: int = 0,
+        *,
+        recompute: Recompute | None = None,
+        departing: Collection[str] = (),
+    ) -> None:
         """Let the next request replace all that the server holds of this client by what is here
         and stays.
 
@@ -722,16 +729,43 @@ class ClientStore(ClientOverview):
         ----------
         sequence : int, default 0
             How many requests the server has receipted, if this store may know of fewer.
+        recompute : callable or None, default None
+            Takes a list of sources and returns their features; for stores that keep none.
+        departing : collection of str, default ()
+            Subjects whose samples will be deleted before that, and need no source.
 
         Raises
         ------
         StoreError
             The server cannot take one client's share out of its ledger: it knows sums over clients
             only, or computes in float64.
+        InputError
+            A sample that stays cannot be computed again; nothing is changed.
         """
         self._require_resettable()
+        slots = self._samples.about(set(departing)).values() if departing else ()
+        self._require_rest({slot for found in slots for slot in found}, recompute)
         with self._database.transaction() as changes:
             put_settings(changes, {"reset": "1", "sequence": str(max(sequence, self.sequence))})
+
+    def _require_rest(self, departing: Collection[int], recompute: Recompute | None) -> None:
+        """InputError if a sample that stays could not be sent again."""
+        if self.mode != "recompute" or self.gone:
+            return
+        lost = [slot for slot in self._lost(recompute) if slot not in departing]
+        if lost:
+            raise InputError(
+                f"{len(lost)} of the samples that are to stay cannot be computed again, which a "
+                "reset needs: nothing was changed. Put their sources back; or, if they are gone "
+                "for good, forget those samples too: expunge client forget --lost shows them "
+                "(--dry-run), and with --reset forgets them"
+            )
+
+    def _lost(self, recompute: Recompute | None) -> list[int]:
+        rows = self._database.rows(
+            "SELECT slot FROM samples WHERE state IN ('adding', 'live') ORDER BY slot"
+        )
+        return self._samples.uncomputable(self._spec, [row[0] for row in rows], recompute)
 
     def _require_resettable(self) -> None:
         if self.gone:
@@ -768,11 +802,7 @@ class ClientStore(ClientOverview):
         InputError
             `recompute` is not given, and is needed.
         """
-        rows = self._database.rows(
-            "SELECT slot FROM samples WHERE state IN ('adding', 'live') ORDER BY slot"
-        )
-        slots = self._samples.uncomputable(self._spec, [row[0] for row in rows], recompute)
-        return [sample.names.id for sample in self._samples.stored(slots)]
+        return [sample.names.id for sample in self._samples.stored(self._lost(recompute))]
 
     @exclusive
     def leave(self, *, recompute: Recompute | None = None) -> Preview:

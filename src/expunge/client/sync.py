@@ -683,7 +683,11 @@ class Agent:
         if outstanding is not None and outstanding.sequence < answer.sequence:
             self._delivery.take_back(outstanding, "the server has receipted later requests")
             outstanding = None
-        self.store.reset(self.store.sequence if outstanding else answer.sequence)
+        self.store.reset(
+            self.store.sequence if outstanding else answer.sequence,
+            recompute=self._recompute,
+            departing=[order.subject for order in answer.orders],
+        )
 
     def check(self) -> None:
         """Ask the server what is new, and verify its answer; nothing is carried out or sent.
