@@ -99,6 +99,7 @@ RefusalCode = Literal[
     "gone",
     "too-large",
     "too-many",
+    "wrong-protocol",
     "wrong-federation",
     "wrong-spec",
     "wrong-counts",

@@ -15,7 +15,7 @@ import pytest
 
 from expunge import Aggregation, Spec, aggregator
 from expunge.aggregator import Aggregator, Forwarder
-from expunge.client import Selection
+from expunge.client import Agent, Selection
 from expunge.crypto import canonical
 from expunge.errors import (
     CarrierError,
@@ -67,6 +67,23 @@ def test_the_root_is_retrained_on_all_leaves(tree: Tree) -> None:
         0,
         1,
     )
+
+
+def test_a_reset_within_a_group_reaches_the_root(tree: Tree) -> None:
+    fill(tree)
+    ids = tree.add("region-0", "client-0", 2)
+    tree.sync()
+    group = tree.groups["region-0"].group
+    store = group.client("client-0").store
+    store.forget(Selection(ids=tuple(ids[:1])), reset=True)
+    del tree.held["region-0", "client-0"][ids[0]]
+    (receipt,) = Agent(store, group.carrier).sync().receipts
+    assert receipt.logged.entry["reset"]
+    tree.sync()
+    tree.check()
+    tree.forget("region-0", "client-0", ids[1:])
+    tree.sync()
+    tree.check()
 
 
 def test_nothing_new_is_not_forwarded(tree: Tree) -> None:

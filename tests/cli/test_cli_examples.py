@@ -53,6 +53,7 @@ NOT_RUN = {
 # Exit codes other than 0, and why
 CODES = {
     "expunge client forget --label otter --until 2026-01-01 --dir hospital-a": 6,  # none is so old
+    "expunge client forget --lost --reset --dir hospital-a": 6,  # features are kept
     "expunge audit --client-dir clinic-a --client-dir clinic-b": 7,  # others have yet to answer
 }
 
@@ -232,6 +233,7 @@ SETUPS: dict[str, Callable[[], object]] = {
     "aggregator found": lambda: (token("region-north"), token("north")),
     "aggregator passage": found_group,
     "aggregator sync": found_group,
+    "client restore": lambda: run("client", "backup", "monday", "--dir", "hospital-a"),
     "client forget": lambda: run("server", "amend", "--add-label", "otter", "--yes", *OFFICE),
     "client pin": write_keys,
     "key": write_evidence,
@@ -265,6 +267,7 @@ def run_example(command: Command, stand_ins: dict[str, str]) -> None:
 def remove_earlier(words: list[str]) -> None:
     """An example that founds something founds it instead of what the one before it did."""
     new = {"init": 1, "enroll": 3}.get(words[0], 2 if words[1:2] == ["restore"] else None)
+    new = 2 if words[:2] == ["client", "backup"] else new
     if new is not None and Path(words[new]).exists():
         shutil.rmtree(words[new])
         if words[0] == "enroll":

@@ -154,6 +154,38 @@ def test_rotations_are_in_a_restored_folder_too(place: Federation) -> None:
         assert (new / name).read_bytes() == (place.folder / name).read_bytes()
 
 
+def test_a_backup_older_than_a_rotation_is_restored_with_the_newest_key(place: Federation) -> None:
+    """Clients that follow the rotation accept the server, and one that does not know it, too; with
+    the retired key alone they do not, and are told what can be done.
+    """
+    a, b = place.client("clinic-a", ROWS_A), place.client("clinic-b", ROWS_B)
+    run("server", "backup", "monday", "--office", place.office)
+    old_key = place.path / "old.key"
+    old_key.write_bytes((place.folder / "server" / "server.key").read_bytes())
+    told = value("server", "rotate-key", "--yes", "--office", place.office)
+    assert (place.folder / "server" / "backups" / told["backup"]).is_file()
+    run("client", "sync", "--dir", a)
+    backup = ("--backup", "monday", "--from", place.folder)
+    run("server", "restore", place.path / "retired", *backup, "--key", old_key)
+    retired = ("--at", place.path / "retired", "--accept-restored")
+    refused = run("client", "sync", "--dir", a, *retired, code=3).stderr
+    assert "expunge server restore --key NEWEST --rotation FILE" in " ".join(refused.split())
+    assert "expunge audit --rebuild" in " ".join(refused.split())
+    written = place.path / "receipts"
+    run("client", "receipts", "-o", written, "--dir", a)
+    proof = ("--rotation", written / "rotation-1.json")
+    key, new = place.folder / "server" / "server.key", place.path / "new"
+    run("server", "restore", new, *backup, "--key", key, *proof)
+    run("server", "restore", place.path / "x", *backup, "--key", old_key, *proof, code=1)
+    for folder in (a, b):
+        run("client", "sync", "--dir", folder, "--accept-restored", "--at", new)
+    office = ("--office", place.office, "--at", new)
+    assert value("server", "status", *office)["samples"] == 5
+    run("server", "rotate-key", "--yes", *office)  # whose entry stands before that of the first
+    run("client", "sync", "--dir", a, "--at", new)
+    assert value("server", "status", *office)["clients"]["active"] == 2
+
+
 # -- orders that a restored server does not know ---------------------------------------------------
 
 
@@ -171,6 +203,34 @@ def restored(place: Federation) -> Path:
         key,
     )
     return place.path / "new"
+
+
+def test_a_complete_order_is_not_closed_by_a_restore_and_says_what_is_left(
+    place: Federation,
+) -> None:
+    a = place.client("clinic-a", ROWS_A)
+    officer = ["--office", place.enrol("privacy", role="officer")]
+    order = value("order", "file", "patient-seventeen", *officer)["order"]
+    run("client", "sync", "--dir", a)
+    run("server", "backup", "monday", "--office", place.office)
+    at = ["--at", restored(place)]
+    told = run("order", "bundle", order, "-o", place.path / "x.html", *officer, *at, code=1).stderr
+    assert "is complete" in told
+    assert "closed" not in told
+    assert "expunge client receipts NUMBER" in " ".join(told.split())
+    shown = value("order", "show", order, *officer, *at)
+    assert (shown["state"], shown["subject_lost"]) == ("complete", True)
+    assert "receipts NUMBER" in " ".join(run("order", "show", order, *officer, *at).stdout.split())
+    assert "without evidence" in run("order", "list", *officer, *at).stderr
+    number = shown["answers"][0]["sequence"]
+    receipt = place.path / "receipt.json"
+    run("client", "receipts", number, "-o", receipt, "--dir", a)
+    assert f"It answers erasure order {order}" in " ".join(
+        run("verify", receipt, "--key", place.key).stdout.split()
+    )
+    run("order", "close", order, "--yes", *officer, *at)
+    shown = value("order", "show", order, *officer, *at)
+    assert (shown["state"], shown["subject_lost"]) == ("closed", False)
 
 
 def test_an_order_filed_after_the_backup_is_missed_by_the_office_that_filed_it(

@@ -321,9 +321,9 @@ BAD: dict[str, tuple[str, Bad]] = {
         "not-allowed",
         lambda s: s.clinic.request(s.draw(1), audits=(AuditAnswer("0" * 32, "0" * 64, 0),)),
     ),
-    "a reset that nobody asked for": (
-        "not-allowed",
-        lambda s: s.clinic.request(s.draw(1), reset=True),
+    "a reset under a number to come": (
+        "sequence-gap",
+        lambda s: s.clinic.request(s.draw(1), reset=True, sequence=40),
     ),
     "too many bytes": ("too-large", lambda s: s.clinic.request(s.draw(1)) + bytes(1 << 20)),
     "nothing": ("malformed", lambda _: b""),

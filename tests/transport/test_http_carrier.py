@@ -5,17 +5,19 @@ way as CarrierError.
 from __future__ import annotations
 
 import socket
+import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import urllib3
 
 from expunge.crypto import Envelope, SigningKey
-from expunge.errors import CarrierError, FormatError, RefusedError
+from expunge.errors import CarrierError, FormatError, ProtocolError, RefusedError
 from expunge.server.http.tls import make_tls
 from expunge.transport.http import HttpCarrier
 from support.https_server import HOST, HandClient, Served, served
@@ -62,6 +64,57 @@ def answering(*answers: bytes) -> Iterator[str]:
 def closed_port() -> int:
     with socket.create_server((HOST, 0)) as listener:
         return int(listener.getsockname()[1])
+
+
+def test_a_server_refuses_who_speaks_no_version_in_common_and_says_what_it_speaks(
+    server: Served,
+) -> None:
+    pools = urllib3.PoolManager(ssl_context=ssl.create_default_context(cadata=server.ca))
+
+    def ask(route: str, **headers: str) -> urllib3.BaseHTTPResponse:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return pools.request("GET", server.url + route, headers=named)
+
+    first = ask("/v1/checkpoint", user_agent="expunge")  # as 0.1.0 asks
+    assert (first.status, first.json()["code"]) == (426, "wrong-protocol")
+    assert "upgrade the client to at least Expunge 0.2.0" in first.json()["reason"]
+    assert ask("/v1/checkpoint", expunge_protocols="7-9").status == 426
+    for headers in ({"user_agent": "expunge", "expunge_protocols": "1-2"}, {"user_agent": "curl"}):
+        answer = ask("/v1/checkpoint", **headers)
+        assert (answer.status, answer.headers["expunge-protocols"]) == (200, "2-2")
+    assert ask("/healthz", user_agent="expunge").status == 200
+    pools.clear()
+
+
+@pytest.mark.parametrize(
+    ("route", "header", "remedy"),
+    [
+        ("sync", "expunge-protocols: 7-9\r\n", "upgrade this client to at least a release"),
+        ("aggregate", "", "upgrade the server to at least Expunge 0.2.0"),
+    ],
+)
+def test_a_server_that_speaks_no_version_in_common_is_named(
+    route: str, header: str, remedy: str
+) -> None:
+    answer = f"HTTP/1.1 200 OK\r\n{header}content-type: application/json\r\ncontent-length: 2"
+    with answering(answer.encode() + b"\r\n\r\n{}") as url:
+        carrier = HttpCarrier(url)
+        with pytest.raises(ProtocolError, match=remedy) as found:
+            getattr(carrier, route)(b"{}")
+        assert not isinstance(found.value, CarrierError)  # asking again does not help
+        carrier.close()
+
+
+@pytest.mark.parametrize("ask", [lambda c: c.checkpoint(), lambda c: c.sync(b"{}")])
+def test_every_message_says_which_versions_are_spoken(ask: Callable[[HttpCarrier], bytes]) -> None:
+    with socket.create_server((HOST, 0)) as listener:
+        carrier = HttpCarrier(f"http://{HOST}:{listener.getsockname()[1]}", timeout=0.2)
+        with pytest.raises(CarrierError):
+            ask(carrier)
+        connection, _ = listener.accept()
+        with connection:
+            assert b"expunge-protocols: 1-2\r\n" in connection.recv(65536)
+        carrier.close()
 
 
 def test_connections_are_kept(server: Served, carrier: HttpCarrier) -> None:

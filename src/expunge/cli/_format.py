@@ -141,6 +141,7 @@ def receipt_in_words(receipt: Receipt) -> str:
     changes += (
         [f"{count(len(entry['orders']), 'erasure order')} answered"] if entry["orders"] else []
     )
+    changes += ["in place of all that the server held of this client"] if entry["reset"] else []
     changes += ["left the federation"] if entry["leave"] else []
     return ", ".join(changes) or "nothing changed"
 

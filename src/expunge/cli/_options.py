@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+RESET_HELP = (
+    "Have the server drop all that it holds of this client, and send all that stays again: deletes "
+    "what has lost its source."
+)
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)

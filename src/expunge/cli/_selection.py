@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import click
@@ -35,8 +36,13 @@ def selection_options(function: Function) -> Function:
     return function
 
 
-def selection_of(store: ClientStore, given: dict[str, Any]) -> Selection | None:
-    """What is meant; None if only samples are named that are not there, which may be so."""
+def selection_of(
+    store: ClientStore, given: dict[str, Any], among: Collection[str] | None = None
+) -> Selection | None:
+    """What is meant; None if only samples are named that are not there, which may be so.
+
+    `among` are the ids of the only samples that can be meant, if not all can.
+    """
     ids, spec = list(given["ids"]), store.spec
     if given["ids_from"] is not None:
         ids += [row for row in given["ids_from"].read_text(encoding="utf-8").splitlines() if row]
@@ -44,6 +50,10 @@ def selection_of(store: ClientStore, given: dict[str, Any]) -> Selection | None:
     if missing:
         Screen.current().note(f"{count(len(missing), 'id')} not in the store, skipped")
         ids = [sample for sample in ids if sample not in missing]
+        if not ids:
+            return None
+    if among is not None:
+        ids = [sample for sample in ids if sample in among] if ids else list(among)
         if not ids:
             return None
     label = given["label"]

@@ -39,6 +39,14 @@ from expunge.cli._command import LazyCommand, group
             "expunge.cli.scrub:scrub_store",
             "Read everything in this client's store, and say what is damaged.",
         ),
+        "backup": LazyCommand(
+            "expunge.cli.client_backup:backup",
+            "Back up this client's store into the new folder TARGET.",
+        ),
+        "restore": LazyCommand(
+            "expunge.cli.client_backup:restore",
+            "Restore a client's store from a backup into the new folder DIRECTORY.",
+        ),
         "leave": LazyCommand(
             "expunge.cli.client_sync:leave",
             "Leave the federation: delete everything this client added, here and at the server.",

@@ -38,6 +38,7 @@ from expunge.cli._format import (
 from expunge.cli._options import (
     FILE,
     PATH,
+    RESET_HELP,
     at_option,
     backbone_option,
     client_option,
@@ -285,7 +286,13 @@ def _put_whole(store: ClientStore, batch: LoadedSamples, at: str | None) -> int:
 @command()
 @client_option
 @selection_options
+@click.option(
+    "--lost",
+    is_flag=True,
+    help="Samples that cannot be computed again from their source; all are tried.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be forgotten; change nothing.")
+@click.option("--reset", is_flag=True, help=RESET_HELP)
 @yes_option
 @backbone_option()
 @_no_sync
@@ -294,7 +301,9 @@ def _put_whole(store: ClientStore, batch: LoadedSamples, at: str | None) -> int:
 def forget(
     *,
     folder: Path,
+    lost: bool,
     dry_run: bool,
+    reset: bool,
     yes: bool,
     backbone: str | None,
     no_sync: bool,
@@ -310,8 +319,12 @@ def forget(
     forgotten. Exits with 6 if nothing is selected. To leave the federation, use expunge client
     leave.
 
+    A store that keeps no features computes those of deleted samples again. Where a source is gone
+    for good, --reset deletes without it: all samples that stay are computed and sent again.
+
     Example:
       expunge client forget --subject patient-4711 --dry-run --dir hospital-a
+      expunge client forget --lost --reset --dir hospital-a
       expunge client forget --subject patient-4711 --dir hospital-a
       expunge client forget --label otter --until 2026-01-01 --dir hospital-a
 
@@ -320,7 +333,9 @@ def forget(
     """
     screen = Screen.current()
     with store_at(folder) as store:
-        selection = selection_of(store, given)
+        again = recomputing(backbone_of(store, backbone)) if lost else None
+        gone = store.lost(recompute=again) if lost else None
+        selection = selection_of(store, given, gone)
         preview = Preview() if selection is None else _preview(store, selection)
         value = preview_value(preview) | {"dry_run": dry_run}
         if selection is None or (not preview.count and not preview.pending):
@@ -338,7 +353,7 @@ def forget(
                 f"Forget {count(preview.count, 'sample')}? This cannot be undone", yes=yes
             )
         opened = backbone_of(store, backbone)
-        store.forget(selection, recompute=recomputing(opened))
+        store.forget(selection, recompute=recomputing(opened), reset=reset)
         parts: list[RenderableType] = [
             line(f"{count(preview.count, 'sample')} forgotten by {store.name}.", Style.GOOD)
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -182,7 +183,7 @@ def show_forgotten(overview: Status, folder: Path) -> list[RenderableType]:
     "-o",
     "--output",
     type=PATH,
-    help="Write one receipt to this file, or all into this folder.",
+    help="Write one receipt to this file, or all, with the server's rotations, into this folder.",
 )
 def receipts(number: str | None, folder: Path, output: Path | None) -> None:
     """List this client's receipts, or write them to files.
@@ -199,12 +200,13 @@ def receipts(number: str | None, folder: Path, output: Path | None) -> None:
       expunge verify receipt.json --trust hospital-a
     """
     screen = Screen.current()
-    (verified, documents, fewest), _ = read_store(
+    (verified, documents, rotations, fewest), _ = read_store(
         ClientOverview,
         folder,
         lambda store: (
             _receipts(store, number),
             store.documents("receipt"),
+            store.chains()[0].in_order,
             store.spec.fewest_samples,
         ),
     )
@@ -212,7 +214,7 @@ def receipts(number: str | None, folder: Path, output: Path | None) -> None:
     if not verified:
         screen.result({"receipts": []}, line("No receipts yet."))
         raise click.exceptions.Exit(_command.NOTHING)
-    written = [] if output is None else _write(output, data, alone=number is not None)
+    written = [] if output is None else _write(output, data, rotations, alone=number is not None)
     values = [receipt_value(receipt) for receipt in verified.values()]
     screen.result(
         {
@@ -247,7 +249,7 @@ def _listed(verified: list[Receipt], fewest: int) -> list[RenderableType]:
                 time,
                 *clients,
                 entry["added"],
-                entry["deleted"],
+                "all before" if entry.get("reset") else entry["deleted"],
                 receipt.logged.index,
             )
         )
@@ -285,7 +287,10 @@ def _receipts(store: ClientOverview, given: str | None) -> dict[int, Receipt]:
     return verified
 
 
-def _write(output: Path, data: dict[int, bytes], *, alone: bool) -> list[Path]:
+def _write(
+    output: Path, data: dict[int, bytes], rotations: Sequence[Envelope], *, alone: bool
+) -> list[Path]:
+    """A single receipt, or all with the rotations of the key that they are signed with."""
     if alone:
         (content,) = data.values()
         write_whole(output, content)
@@ -294,4 +299,6 @@ def _write(output: Path, data: dict[int, bytes], *, alone: bool) -> list[Path]:
     paths = [output / f"receipt-{sequence}.json" for sequence in data]
     for path, content in zip(paths, data.values(), strict=True):
         write_whole(path, content)
+    for number, envelope in enumerate(rotations, start=1):
+        write_whole(output / f"rotation-{number}.json", envelope.to_bytes() + b"\n")
     return paths

@@ -49,7 +49,7 @@ from expunge.wire.token import Token
 @click.option(
     "--recompute",
     is_flag=True,
-    help="Keep no features; recompute them from their files when needed.",
+    help="Keep no features; recompute them from their files when needed, also to delete.",
 )
 @backbone_option("Turns images or texts into features, as in hf:FOLDER?pooling=cls.")
 @mirror_option()
@@ -79,6 +79,12 @@ def enroll(
 
     --message rows shows the server the features themselves and makes deletions faster. gram shows
     it the sums of a batch, which can reveal the samples of a small batch.
+
+    With --recompute a sample's file must stay, as it was, until the sample is deleted here: its
+    feature is computed again for that. Where the file is gone first, --reset (forget, sync) has the
+    server drop all of this client and computes and sends all other samples again; under secure
+    aggregation only the operator can help, by forgetting the client. Features that are kept need
+    no files.
 
     Example:
       expunge enroll hospital-a.token --dir hospital-a

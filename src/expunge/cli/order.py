@@ -48,6 +48,11 @@ _STYLE: dict[OrderState, str] = {
     "closed": "dim",
 }
 _LOST = "the restored server no longer knows its subject: file it again"
+_WITHOUT_EVIDENCE = (
+    "the restored server no longer knows its subject, so no bundle can be written. What is left: "
+    "each client's receipt of its answer (expunge client receipts NUMBER -o FILE). Or file the "
+    "order again, for a bundle of what is held now"
+)
 
 
 @group()
@@ -197,6 +202,9 @@ def list_(overdue: bool, office: Path | None, at: str | None) -> None:
     for entry in orders:
         if entry["state"] == "lost":
             screen.note(f"order {_short(entry)} is lost: {_LOST}")
+    without = [_short(entry) for entry in orders if _is_without_evidence(entry)]
+    if without:
+        screen.note(f"complete, but without evidence: {', '.join(without)}: {_WITHOUT_EVIDENCE}")
     for order_id in unknown:
         screen.note(_unknown_note(order_id))
     if overdue and (orders or unknown):
@@ -222,7 +230,8 @@ def show(order_id: str, office: Path | None, at: str | None) -> None:
     with office_at(office, at) as connection:
         entry = connection.office.ask("show-order", {"order": whole_id(connection, order_id)})
     answers = [
-        (answer["client"], _deleted(answer), moment(answer["time"])) for answer in entry["answers"]
+        (answer["client"], _deleted(answer), moment(answer["time"]), answer["sequence"] or "none")
+        for answer in entry["answers"]
     ]
     times = [
         *_reference(entry),
@@ -240,8 +249,13 @@ def show(order_id: str, office: Path | None, at: str | None) -> None:
         title(f"Order {entry['order']}"),
         facts(times),
         *([line(f"It is lost: {_LOST}.", Style.BAD, indent=2)] if entry["state"] == "lost" else []),
+        *(
+            [line(f"Complete, but {_WITHOUT_EVIDENCE}.", Style.BAD, indent=2)]
+            if _is_without_evidence(entry)
+            else []
+        ),
         line(),
-        table(("Client", "Deleted", "When"), answers)
+        table(("Client", "Deleted", "When", "Receipt"), answers)
         if answers
         else line("No client has answered yet.", indent=2),
     )
@@ -440,6 +454,13 @@ def _value(entry: dict[str, Any]) -> dict[str, Any]:
     return entry | {
         "answers": [answer | {"found": disclosed(answer["found"])} for answer in entry["answers"]]
     }
+
+
+def _is_without_evidence(entry: dict[str, Any]) -> bool:
+    """Whether an order is complete, and nobody can write its bundle any more; servers of before
+    this was told do not say.
+    """
+    return entry["state"] == "complete" and bool(entry.get("subject_lost"))
 
 
 def _waiting(entry: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ import click
 from expunge.cli import _connect
 from expunge.cli._command import command
 from expunge.cli._connect import OfficeConnection, layout_at_hand, office_at
+from expunge.cli._evidence import rotations_from
 from expunge.cli._options import (
     FILE,
     FOLDER,
@@ -34,7 +35,7 @@ from expunge.cli._output import (
     unwrapped,
 )
 from expunge.crypto import Envelope, SigningKey
-from expunge.errors import InputError
+from expunge.errors import ExpungeError, InputError
 from expunge.evidence.wording import moment
 from expunge.federation.layout import Layout, url_of
 from expunge.server import KEY
@@ -54,6 +55,8 @@ def rotate_key(output: Path | None, yes: bool, office: Path | None, at: str | No
     rotation file. If the federation's folder is on this machine, server.pub becomes the new key,
     and the rotation is written beside it (rotation-1.json and so on).
 
+    A backup is made at once: to restore an earlier one, the rotation is needed as proof.
+
     Example:
       expunge server rotate-key -o rotation.json --office federation/operator
 
@@ -65,6 +68,7 @@ def rotate_key(output: Path | None, yes: bool, office: Path | None, at: str | No
     with office_at(office, at) as connection:
         result = connection.office.do("rotate-key", {})
         connection.office.federation_content()  # signed by the new key: the office takes it on
+        backup_file = _backed_up(connection)
         layout, written = (
             layout_at_hand(connection),
             _write_keys(connection, layout_at_hand(connection)),
@@ -79,7 +83,7 @@ def rotate_key(output: Path | None, yes: bool, office: Path | None, at: str | No
     rotation = typed(file or Path("rotation.json"))
     key_file = f"server/{KEY}" if layout is None else short_path(layout.server / KEY)
     screen.result(
-        result | {"file": None if file is None else str(file)},
+        result | {"file": None if file is None else str(file), "backup": backup_file},
         title("The server has a new key"),
         facts(
             [
@@ -98,11 +102,22 @@ def rotate_key(output: Path | None, yes: bool, office: Path | None, at: str | No
             ]
         ),
         line(),
-        unwrapped(f"Store a copy of {key_file} safely, with the old one."),
+        unwrapped(f"Store a copy of {key_file} and of the rotation safely, with the old key."),
+        *(
+            [
+                unwrapped(
+                    f"Backed up to server/backups/{backup_file}, which needs the new key alone. "
+                    "Copy it to another disk."
+                )
+            ]
+            if backup_file
+            else [line("Back up now (expunge server backup NAME).", Style.WAITS)]
+        ),
         line(
-            "Backups made from now on need the new key, earlier ones the old key. Send the "
-            "rotation to everyone who has the old public key; clients receive it at their next "
-            "sync.",
+            "To restore an earlier backup, give the new key, and this rotation as proof "
+            "(--rotation): with the old key alone, no client that knows the rotation accepts the "
+            "server. Send the rotation to everyone who has the old public key; clients receive it "
+            "at their next sync.",
         ),
         next_steps(
             f"expunge verify {rotation} --key OLD.pub",
@@ -110,6 +125,18 @@ def rotate_key(output: Path | None, yes: bool, office: Path | None, at: str | No
             why="Next, for everyone who has the old public key:",
         ),
     )
+
+
+def _backed_up(connection: OfficeConnection) -> str:
+    """A backup under the new key, since earlier ones need more than that; empty if it failed, which
+    is told: the rotation stands.
+    """
+    name = f"rotation-{connection.office.chain.newest.id[:16]}"
+    try:
+        return str(connection.office.do("backup", {"name": name})["file"])
+    except ExpungeError as problem:
+        Screen.current().note(f"No backup could be made: {problem}")
+        return ""
 
 
 def _write_keys(connection: OfficeConnection, layout: Layout | None) -> Path | None:
@@ -120,8 +147,7 @@ def _write_keys(connection: OfficeConnection, layout: Layout | None) -> Path | N
         return None
     chain = connection.office.chain
     # the chain has verified each
-    ordered = sorted(chain.envelopes, key=lambda rotation: int(rotation.unverified()["index"]))
-    return layout.write_keys(chain.newest, ordered)[-1]
+    return layout.write_keys(chain.newest, chain.in_order)[-1]
 
 
 @command()
@@ -165,7 +191,14 @@ def backup(name: str, office: Path | None, at: str | None) -> None:
     help="The backup file; with --from, its name is enough.",
 )
 @click.option(
-    "--key", type=FILE, required=True, help="The server's signing key (server.key) at that time."
+    "--key", type=FILE, required=True, help="The server's newest signing key (server.key)."
+)
+@click.option(
+    "--rotation",
+    "rotation_files",
+    type=FILE,
+    multiple=True,
+    help="A rotation of the key since the backup, the proof for clients. Repeatable.",
 )
 @click.option(
     "--vault",
@@ -190,6 +223,7 @@ def restore(
     directory: Path,
     source: Path,
     key: Path,
+    rotation_files: tuple[Path, ...],
     vault: Path | None,
     mirrors: tuple[Path, ...],
     old: Path | None,
@@ -204,6 +238,11 @@ def restore(
     point it to the new folder with --at (once, if the old folder is gone). Clients trust the old
     TLS authority: give it with --tls or --from. Otherwise a new one is created, which they do not
     trust.
+
+    If the key was rotated after the backup was made, give the newest key, and every rotation since
+    with --rotation: clients that followed the rotation accept no other key, since a retired one may
+    be in anybody's hands. Without the newest key, expunge audit --rebuild makes a new server from
+    the clients.
 
     Example:
       expunge server restore new --backup safe/monday --key safe/server.key \
@@ -227,6 +266,7 @@ def restore(
         signing,
         vault=vault,
         mirrors=mirrors,
+        rotations=rotations_from(rotation_files),
         urls=urls,
         hosts=hosts,
         authority=authority,

@@ -16,7 +16,13 @@ from expunge.client.outbox import Composition
 from expunge.client.samples import Recompute
 from expunge.client.store import ClientStore
 from expunge.client.trust import SyncAnswer, Trust
-from expunge.errors import CarrierError, ProtocolError, RefusedError
+from expunge.errors import (
+    CarrierError,
+    CommitmentError,
+    InputError,
+    ProtocolError,
+    RefusedError,
+)
 from expunge.evidence import Receipt
 from expunge.evidence.digests import salted
 from expunge.ridge.statistics import Statistics
@@ -180,8 +186,12 @@ class Direct:
             return self._compose()
 
     def _compose(self) -> Composition | None:
+        waits = self._store.backlog(now=self._wall_clock()) is not None
+        resets = self._store.is_resetting and not waits
         return self._outbox.compose(
-            waits=self._store.backlog(now=self._wall_clock()) is not None,
+            waits=waits,
+            reset=resets,
+            answering=resets,
             additions=not self._holds_additions,
             most=self._samples_at_most(),
             largest=self._largest(),
@@ -229,7 +239,7 @@ class Direct:
 
     def deliver(self, composition: Composition) -> Receipt:
         """Offer a request until its receipt is here, and settle it."""
-        data = self._outbox.encode(composition, recompute=self._recompute)
+        data = self._encoded(composition)
         answer = self._retry(lambda: self._offer(composition.sequence, data))
         receipt = self._trust.receipt(answer, request.read_own(data))
         with self._outbox.turn:
@@ -238,6 +248,23 @@ class Direct:
                 composition.sequence, answer, checkpoint=newest, entry=receipt.logged.index
             )
         return receipt
+
+    def _encoded(self, composition: Composition) -> bytes:
+        """The bytes of a request. If a feature cannot be computed again, it is put back, unless it
+        may have arrived: it must not hold up what can be sent.
+        """
+        try:
+            return self._outbox.encode(composition, recompute=self._recompute)
+        except (CommitmentError, InputError) as problem:
+            outstanding = self._outbox.composed()
+            if outstanding is not None and not outstanding.doubtful:
+                self._outbox.abandon(composition.sequence, "")
+            problem.add_note(
+                "All that stays must be sent again. Put the source back; or, if it is gone for "
+                "good, forget the samples that have lost theirs: expunge client forget --lost "
+                "--reset"
+            )
+            raise
 
     def _offer(self, sequence: int, data: bytes) -> bytes:
         """Offer a request once.
@@ -248,6 +275,11 @@ class Direct:
         try:
             return self._carrier.request(data)
         except RefusedError as refusal:
+            if self._store.is_resetting and refusal.code == "not-allowed":
+                refusal.add_note(
+                    "A server before 0.2.0 lets no client that takes part replace everything: have "
+                    "it upgraded, then sync"
+                )
             if not doubtful and refusal.code != "storage":
                 self._outbox.doubt(sequence, False)
             if refusal.code == "too-large":

@@ -47,9 +47,9 @@ from expunge.storage.files import (
 from expunge.storage.machine import machine_of
 from expunge.storage.mark import HighWaterMark, Level
 from expunge.storage.reserve import Reserve
-from expunge.storage.sqlite import Database, Snapshot
+from expunge.storage.sqlite import Database, Snapshot, require_upgradable
 
-_DATABASE, _VAULT, _KEY, _HEAD = "client.db", "client.vault", "client.key", "head"
+DATABASE, VAULT, KEY, _HEAD = "client.db", "client.vault", "client.key", "head"
 _MARK, _RESERVE = "client.mark", "client.reserve"
 _STEP = 1 << 18  # bytes of the disk that a deletion may take
 _CHANGES = "changes"  # the setting that counts them
@@ -112,7 +112,7 @@ def _require_changes(database: Database, level: Level | None) -> None:
         raise StoreDamagedError(
             f"{database.path} is an older copy, or has lost its last changes: it has had {count} "
             f"of {level.number}. What it lacks may be additions, and deletions that were asked "
-            f"for. No file was touched. If {_DATABASE} and {_DATABASE}-wal are whole elsewhere, as "
+            f"for. No file was touched. If {DATABASE} and {DATABASE}-wal are whole elsewhere, as "
             "they were last, put both back. Otherwise open what is left as a restored one "
             "(restored=True), and compare it with your own records: add, and forget, again what "
             "is missing"
@@ -142,7 +142,7 @@ class ClientFolder:
     @staticmethod
     def is_at(path: Path) -> bool:
         """Whether a folder is a client's."""
-        return (path / _DATABASE).is_file()
+        return (path / DATABASE).is_file()
 
     @classmethod
     def create(
@@ -159,16 +159,16 @@ class ClientFolder:
             remove_tree(draft)
         make_folder(draft)
         try:
-            vault = Vault.create(draft / _VAULT, mirrors)
+            vault = Vault.create(draft / VAULT, mirrors)
         except BaseException:
             remove_tree(draft)
             raise
         try:
             with vault:
                 vault.new()
-            write_whole(draft / _KEY, key.pem)
+            write_whole(draft / KEY, key.pem)
             _write_settings(
-                draft / _DATABASE,
+                draft / DATABASE,
                 {**settings, "mirrors": _list_text(str(mirror.absolute()) for mirror in mirrors)},
             )
             sync_folder(draft)
@@ -197,14 +197,13 @@ class ClientFolder:
         vault: Vault | None = None
         try:
             erase_drafts(path)
-            key = SigningKey.from_pem((path / _KEY).read_bytes())
-            database = _CountedDatabase(path / _DATABASE)
+            key = SigningKey.from_pem((path / KEY).read_bytes())
+            if require_upgradable(path / DATABASE, MIGRATIONS, _remedy(path / DATABASE)):
+                ReadOnlyVault(path / VAULT).close()  # which must do before anything is written
+            database = _CountedDatabase(path / DATABASE)
             if not restored:
                 _require_changes(database, database.level)
-            text = database.value("SELECT value FROM settings WHERE name = 'mirrors'")
-            vault = _vault_of(
-                path / _VAULT, [Path(mirror) for mirror in canonical.decode(str(text).encode())]
-            )
+            vault = _vault_of(path / VAULT, _mirrors_in(database))
             folder = cls(path, lock, database, vault, key)
             folder._recover(restored)
             database.reserve.renew()
@@ -234,15 +233,15 @@ class ClientFolder:
         path = path.absolute()
         _require_files(path)
         level = HighWaterMark(path / _MARK, _REMEDY).read()  # before the database, which may grow
-        database = Snapshot(path / _DATABASE, MIGRATIONS, _remedy(path / _DATABASE))
+        database = Snapshot(path / DATABASE, MIGRATIONS, _remedy(path / DATABASE))
         try:
             _require_changes(database, level)
             return cls(
                 path,
                 None,
                 database,
-                ReadOnlyVault(path / _VAULT),
-                SigningKey.from_pem((path / _KEY).read_bytes()),
+                ReadOnlyVault(path / VAULT),
+                SigningKey.from_pem((path / KEY).read_bytes()),
             )
         except BaseException:
             database.close()
@@ -442,17 +441,33 @@ def put_settings(changes: Database, settings: Mapping[str, str]) -> None:
 
 
 def _require_files(path: Path) -> None:
-    for name in (_DATABASE, _VAULT, _KEY):
+    for name in (DATABASE, VAULT, KEY):
         if not (path / name).exists():
             mirror = (
                 " If the vault has a mirror (enroll --mirror), copy the mirror there."
-                if name == _VAULT
+                if name == VAULT
                 else ""
             )
             raise StoreError(
                 f"{path / name} is missing: this is no client's store, or one that must be put "
                 f"back from a backup.{mirror}"
             )
+
+
+def recorded_mirrors(path: Path) -> list[Path]:
+    """The mirrors of its vault that a client's database names; nobody else may work on it, and one
+    of an earlier version is brought up to date.
+    """
+    database = Database(path / DATABASE, MIGRATIONS, SETTINGS, remedy=_remedy(path / DATABASE))
+    try:
+        return _mirrors_in(database)
+    finally:
+        database.close()
+
+
+def _mirrors_in(database: Database) -> list[Path]:
+    text = database.value("SELECT value FROM settings WHERE name = 'mirrors'")
+    return [Path(mirror) for mirror in canonical.decode(str(text).encode())]
 
 
 def _vault_of(path: Path, mirrors: Sequence[Path]) -> Vault:

@@ -312,6 +312,7 @@ class Outbox:
         nonce: bytes | None = None,
         audits: Sequence[AuditAnswer] = (),
         reset: bool = False,
+        answering: bool = False,
         cover: bool = False,
         withheld: Collection[str] = (),
         waits: bool = False,
@@ -327,7 +328,8 @@ class Outbox:
 
         Answers to audits travel alone, so that it is plain which samples they are of. A reset takes
         every sample that stays, leaves out those that are being deleted, and answers no orders,
-        because it deletes nothing by name.
+        because it deletes nothing by name; unless it is `answering`, to a server that holds them
+        until then.
 
         `most` limits the number of samples; deletions come first, what is left waits. But what an
         order deletes is never divided, nor is a reset if it can be helped: they may be sent as
@@ -349,6 +351,7 @@ class Outbox:
         disclosed = kind != "masked"
         # What a round carries is not disclosed: orders and farewells follow it.
         answers = not (audits or reset) and (disclosed or not choice.slots)
+        answers = answers or (reset and answering)
         answerable = self._chooser.answerable(choice) if answers else []
         orders = [order for order in answerable if order not in withheld]
         leave = self._is_leaving() and choice.is_complete and not audits
@@ -623,7 +626,7 @@ class Outbox:
             "sequence": str(sequence),
             "refusal": "",
             **({"left": "1"} if leave else {}),
-            **({"rejoin": ""} if reset else {}),
+            **({"rejoin": "", "reset": ""} if reset else {}),
         }
         fresh = self._database.rows(
             "SELECT slot FROM samples WHERE state = 'adding' AND sequence = ?", (sequence,)

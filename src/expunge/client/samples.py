@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from expunge.client.folder import ClientFolder, content_context, names_context
 from expunge.crypto import canonical
 from expunge.errors import (
+    BackboneError,
     CommitmentError,
     FormatError,
     InputError,
@@ -884,6 +885,22 @@ class SampleTable:
                 _verified(spec, computed)
                 self._reseal(computed)
 
+    def uncomputable(
+        self, spec: Spec, slots: Sequence[int], recompute: Recompute | None
+    ) -> list[int]:
+        """Which of these samples have a feature that is not kept and cannot be computed again, as
+        it was; all of them are tried.
+        """
+        missing: list[int] = []
+        for start in range(0, len(slots), BLOCK_SAMPLES):
+            bare = [
+                sample
+                for sample in self.open(slots[start : start + BLOCK_SAMPLES])
+                if sample.content.feature is None
+            ]
+            missing += _uncomputable(spec, bare, recompute)
+        return missing
+
     def drop_features(self, slots: Sequence[int]) -> None:
         """From now on the features of these samples are computed again when they are needed."""
         for start in range(0, len(slots), BLOCK_SAMPLES):
@@ -916,9 +933,11 @@ def _with_features(
             f"the features of {len(bare)} samples are not kept and must be computed again: "
             "say how, by the backbone that they were made with (recompute=)"
         )
-    features = np.asarray(
-        checked_features(spec, recompute([str(sample.names.source) for sample in bare]))
-    )
+    try:
+        made = recompute([str(sample.names.source) for sample in bare])
+    except (BackboneError, OSError) as problem:
+        raise InputError(f"a feature cannot be computed again: {problem}") from problem
+    features = np.asarray(checked_features(spec, made))
     if len(features) != len(bare):
         raise ShapeError(
             f"{len(bare)} features were to be computed again, but {len(features)} came back"
@@ -930,6 +949,26 @@ def _with_features(
         for sample, feature in zip(bare, features, strict=True)
     }
     return [computed.get(sample.slot, sample) for sample in samples]
+
+
+def _uncomputable(
+    spec: Spec, samples: list[UnsealedSample], recompute: Recompute | None
+) -> list[int]:
+    """Tried all together, and by halves where that fails."""
+    try:
+        if samples:
+            _verified(spec, _with_features(spec, samples, recompute))
+    except (CommitmentError, InputError):
+        if recompute is None:
+            raise
+        if len(samples) == 1:
+            return [samples[0].slot]
+        half = len(samples) // 2
+        return [
+            *_uncomputable(spec, samples[:half], recompute),
+            *_uncomputable(spec, samples[half:], recompute),
+        ]
+    return []
 
 
 def _verified(spec: Spec, samples: Sequence[UnsealedSample]) -> Block:

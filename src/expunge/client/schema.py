@@ -104,3 +104,6 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE orders ADD COLUMN due INTEGER NOT NULL DEFAULT 0;
     """,
 )
+
+# As in `expunge.server.storage.schema`: 3 of 0.1.0.
+RELEASED = 3

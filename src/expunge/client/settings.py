@@ -226,6 +226,11 @@ class ClientSettings:
         return self.recall("gone") == "1"
 
     @property
+    def is_resetting(self) -> bool:
+        """Whether the next request is to replace all that the server holds of this client."""
+        return bool(self.recall("reset"))
+
+    @property
     def checkpoint(self) -> tuple[int, bytes]:
         """The size and root of the audit log when it was last seen and found consistent."""
         return _checkpoint_of(self.setting("checkpoint"))

@@ -37,7 +37,8 @@ An order waits for every sample of its subject (`order_samples`), and each sampl
 order (`order_id`): the first that is still to be answered.
 
 `due` is the time from which a pending sample waits for others no longer (`expunge.client.backlog`).
-A deletion has the earliest time at which it was ever due; a live sample has none.
+A deletion has the earliest time at which it was ever due; a live sample has none. What is deleted
+only because the client leaves is due since `BY_LEAVING`, and is live again if it stays after all.
 
 Every function here works within a transaction of its caller and returns the vault slots of the
 samples that are gone.
@@ -51,6 +52,7 @@ from expunge.storage.sqlite import Database
 
 # By the server, as far as receipts say
 COUNTED = "(state IN ('live', 'deleting') OR (state = 'withdrawn' AND held = 1))"
+BY_LEAVING = -1
 ADDED = "state IN ('adding', 'live', 'withdrawn')"  # by the request that the sample takes part in
 
 
@@ -98,6 +100,19 @@ def remove(changes: Database, slots: Iterable[int]) -> list[int]:
     gone = list(slots)
     changes.run_many("DELETE FROM samples WHERE slot = ?", [(slot,) for slot in gone])
     return gone
+
+
+def stay(changes: Database) -> list[int]:
+    """The client does not leave after all, and nothing is on its way: what nobody else asked to
+    delete is live again. Returns the slots of those samples, which are not gone.
+    """
+    which = (
+        "state = 'deleting' AND sequence IS NULL AND due = ? AND order_id IS NULL "
+        "AND slot NOT IN (SELECT slot FROM order_samples)"
+    )
+    rows = changes.rows(f"SELECT slot FROM samples WHERE {which}", (BY_LEAVING,))  # noqa: S608 - our own words
+    changes.run(f"UPDATE samples SET state = 'live', due = NULL WHERE {which}", (BY_LEAVING,))  # noqa: S608
+    return [row[0] for row in rows]
 
 
 def release(changes: Database) -> list[int]:

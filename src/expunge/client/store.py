@@ -57,6 +57,7 @@ from expunge.wire import schema
 from expunge.wire.commitment import SALT_BYTES
 
 MODES = ("cached", "recompute")
+_LEAVING = "leaving"  # why the next request is a reset, where nothing else asks for one
 
 
 class _UnchangedError(Exception):
@@ -605,6 +606,7 @@ class ClientStore(ClientOverview):
         recompute: Recompute | None = None,
         now: float | None = None,
         due: int | None = None,
+        reset: bool = False,
     ) -> Preview:
         """Delete the samples of a selection, pending until the receipt; samples that were never
         sent are erased at once.
@@ -627,6 +629,8 @@ class ClientStore(ClientOverview):
         due : int or None, default None
             When the deletion waits for more samples no longer, in seconds since 1970; None for when
             an order that is filed `now`, with the usual deadline, would be due.
+        reset : bool, default False
+            Whether to delete by a `reset`, which needs no feature of what is deleted.
 
         Returns
         -------
@@ -641,6 +645,8 @@ class ClientStore(ClientOverview):
             The spec has no such label.
         CommitmentError
             A recomputed feature is not the one that was committed to; nothing is deleted.
+        InputError
+            A feature cannot be computed again; nothing is deleted.
         """
         if order is not None and self._database.value(
             "SELECT 1 FROM orders WHERE id = ? AND answered = 0", (order,)
@@ -651,7 +657,10 @@ class ClientStore(ClientOverview):
         )
         if due is None:
             due = usual_due_time(time.time() if now is None else now)
-        self._forget(selected, order=order, recompute=recompute, due=due)
+        if reset:
+            self._require_resettable()
+            self._require_rest({sample.slot for sample in selected}, recompute)
+        self._forget(selected, order=order, recompute=recompute, due=due, reset=reset)
         return self._preview(selected)
 
     @exclusive
@@ -705,8 +714,103 @@ class ClientStore(ClientOverview):
         return {order: done[order] for order, _, _ in orders if order in done}, problem
 
     @exclusive
+    def reset(
+        self,
+        sequence: int = 0,
+        *,
+        recompute: Recompute | None = None,
+        departing: Collection[str] = (),
+    ) -> None:
+        """Let the next request replace all that the server holds of this client by what is here
+        and stays.
+
+        What cannot be deleted by itself, because its feature cannot be computed again, is left out
+        by it. Until its receipt is here, nothing is deleted otherwise.
+
+        Parameters
+        ----------
+        sequence : int, default 0
+            How many requests the server has receipted, if this store may know of fewer.
+        recompute : callable or None, default None
+            Takes a list of sources and returns their features; for stores that keep none.
+        departing : collection of str, default ()
+            Subjects whose samples will be deleted before that, and need no source.
+
+        Raises
+        ------
+        StoreError
+            The server cannot take one client's share out of its ledger: it knows sums over clients
+            only, or computes in float64.
+        InputError
+            A sample that stays cannot be computed again; nothing is changed.
+        """
+        self._require_resettable()
+        slots = self._samples.about(set(departing)).values() if departing else ()
+        self._require_rest({slot for found in slots for slot in found}, recompute)
+        with self._database.transaction() as changes:
+            put_settings(changes, {"reset": "1", "sequence": str(max(sequence, self.sequence))})
+
+    def _require_rest(self, departing: Collection[int], recompute: Recompute | None) -> None:
+        """InputError if a sample that stays could not be sent again."""
+        if self.mode != "recompute" or self.gone:
+            return
+        lost = [slot for slot in self._lost(recompute) if slot not in departing]
+        if lost:
+            raise InputError(
+                f"{len(lost)} of the samples that are to stay cannot be computed again, which a "
+                "reset needs: nothing was changed. Put their sources back; or, if they are gone "
+                "for good, forget those samples too: expunge client forget --lost shows them "
+                "(--dry-run), and with --reset forgets them"
+            )
+
+    def _lost(self, recompute: Recompute | None) -> list[int]:
+        rows = self._database.rows(
+            "SELECT slot FROM samples WHERE state IN ('adding', 'live') ORDER BY slot"
+        )
+        return self._samples.uncomputable(self._spec, [row[0] for row in rows], recompute)
+
+    def _require_resettable(self) -> None:
+        if self.gone:
+            return
+        if self._spec.is_masked or not self._spec.is_exact:
+            raise StoreError(
+                f"{self._why_no_reset()}, so {self.name} cannot replace its share: have the "
+                f"operator forget it (expunge server forget-client {self.name}), enrol a new "
+                "client, and add there what is to stay"
+            )
+
+    def _why_no_reset(self) -> str:
+        if self._spec.is_masked:
+            return "under secure aggregation the server knows sums over clients only"
+        return "in float64 a share that is taken out and put back leaves another ledger"
+
+    @exclusive
+    def lost(self, *, recompute: Recompute | None) -> list[str]:
+        """The samples whose features are not kept, and cannot be computed again as they were: all
+        that are not being deleted are tried.
+
+        Parameters
+        ----------
+        recompute : callable or None
+            Takes a list of sources and returns their features.
+
+        Returns
+        -------
+        list of str
+            Their ids.
+
+        Raises
+        ------
+        InputError
+            `recompute` is not given, and is needed.
+        """
+        return [sample.names.id for sample in self._samples.stored(self._lost(recompute))]
+
+    @exclusive
     def leave(self, *, recompute: Recompute | None = None) -> Preview:
         """Forget everything, and leave the federation by the next request.
+
+        Where features cannot be computed again, that request is a `reset`.
 
         Parameters
         ----------
@@ -720,12 +824,52 @@ class ClientStore(ClientOverview):
 
         Raises
         ------
-        CommitmentError
-            A recomputed feature is not the one that was committed to; nothing is deleted.
+        CommitmentError, InputError
+            A feature cannot be computed again as it was, and the server could not reset this
+            client; nothing is deleted.
         """
-        selected = self._samples.find(Selection(everything=True), self._spec)
-        self._forget(selected, recompute=recompute, due=0, leaving=True)
+        selected = [
+            sample
+            for sample in self._samples.find(Selection(everything=True), self._spec)
+            if sample.state in ("adding", "live") or self.gone
+        ]
+        self._forget(selected, recompute=recompute, due=states.BY_LEAVING, leaving=True)
         return self._preview(selected)
+
+    @exclusive
+    def stay(self) -> int:
+        """Withdraw a departure that is noted and has not been delivered: what it alone would
+        delete stays.
+
+        Samples that had never been sent were erased when the departure was noted.
+
+        Returns
+        -------
+        int
+            How many samples stay that were to be deleted.
+
+        Raises
+        ------
+        StoreError
+            The client is not leaving, has left, or its last request may have arrived.
+        """
+        composed = self.outbox.composed()
+        if self.recall("leaving") != "1" or self.recall("left") == "1" or self.gone:
+            raise StoreError(f"{self.name} is not leaving: there is nothing to withdraw")
+        if composed is not None and (composed.doubtful or self.participation.read() is not None):
+            raise StoreError(
+                f"the request by which {self.name} leaves is on its way, and may have arrived: "
+                "sync, which tells. If it has not arrived, it is delivered then"
+            )
+        if composed is not None:
+            self.outbox.abandon(composed.sequence, "withdrawn")
+        with self._database.transaction() as changes:
+            slots = states.stay(changes)
+            if self.mode == "recompute":
+                self._samples.drop_features(slots)
+            asked = self.recall("reset") not in (None, "", _LEAVING)  # for another reason
+            put_settings(changes, {"leaving": "", "reset": "1" if asked else ""})
+        return len(slots)
 
     @exclusive
     def drop_orders(self, waiting: Collection[str]) -> None:
@@ -750,17 +894,17 @@ class ClientStore(ClientOverview):
         recompute: Recompute | None,
         due: int,
         leaving: bool = False,
+        reset: bool = False,
     ) -> None:
         self._samples.drop_recent()
+        settings = {"reset": "1"} if reset and not self.gone else {}
         with self._database.transaction() as changes:
             self._samples.mend_subject_tags(selected)
             if self.gone:
                 gone = states.remove(changes, [sample.slot for sample in selected])
             else:
-                if self.mode == "recompute":
-                    self._samples.keep_features(
-                        self._spec, [sample.slot for sample in selected if sample.sent], recompute
-                    )
+                if self.mode == "recompute" and not (reset or self.is_resetting):
+                    settings = self._keep_features(selected, recompute, leaving=leaving)
                 slots = [sample.slot for sample in selected]
                 gone = states.forget(changes, slots, order, due)
                 if order is not None:
@@ -768,9 +912,37 @@ class ClientStore(ClientOverview):
                         "INSERT OR REPLACE INTO orders (id, due) VALUES (?, ?)", (order, due)
                     )
             if leaving:
-                put_settings(changes, {"leaving": "1", **({"left": "1"} if self.gone else {})})
+                settings |= {"leaving": "1", **({"left": "1"} if self.gone else {})}
+            put_settings(changes, settings)
         if gone:
             self._folder.erase(gone)
+
+    def _keep_features(
+        self, selected: Sequence[StoredSample], recompute: Recompute | None, *, leaving: bool
+    ) -> dict[str, str]:
+        """Keep the features of what is to be deleted; settings that say how it is deleted instead,
+        if they cannot be computed again and the client is leaving.
+        """
+        try:
+            self._samples.keep_features(
+                self._spec, [sample.slot for sample in selected if sample.sent], recompute
+            )
+        except (CommitmentError, InputError) as problem:
+            resettable = not self._spec.is_masked and self._spec.is_exact
+            if leaving and resettable:
+                return {"reset": _LEAVING}
+            if recompute is not None:
+                problem.add_note(
+                    "If the source is gone for good, let the server drop all of this client and "
+                    "send what stays again: --reset, with expunge client forget or, for an order, "
+                    "expunge client sync"
+                    if resettable
+                    else f"If the source is gone for good: {self._why_no_reset()}. Have the "
+                    f"operator forget this client (expunge server forget-client {self.name}), and "
+                    "enrol a new one with what is to stay"
+                )
+            raise
+        return {}
 
     # -- choosing ----------------------------------------------------------------------------------
 

@@ -28,8 +28,10 @@ from expunge.client.trust import SyncAnswer, Trust, claims
 from expunge.crypto import canonical
 from expunge.errors import (
     CarrierError,
+    CommitmentError,
     EvidenceError,
     ExpungeError,
+    InputError,
     ProtocolError,
     RefusedError,
     SpecMismatchError,
@@ -64,20 +66,34 @@ def require_in_step(store: ClientStore, answer: SyncAnswer) -> None:
     outstanding = store.outbox.composed()
     own_sequence = store.sequence if outstanding is None else outstanding.sequence
     rejoining = outstanding is not None and outstanding.reset
-    if answer.sequence > own_sequence or (store.recall("rejoin") == "1" and not rejoining):
+    is_outdated = store.recall("rejoin") == "1" and not (rejoining or store.is_resetting)
+    if answer.sequence > own_sequence or is_outdated:
         raise StoreError(
             f"the server has receipted {answer.sequence} requests of {store.name}, this store "
             f"knows of {own_sequence}: it is an old copy, whose samples can be read, but which "
-            "cannot go on. Put the newest copy back. If there is none: have the operator forget "
-            f"this client (expunge server forget-client {store.name}), enrol a new one "
-            "under another name, add the samples there again from where they came, and erase this "
-            "copy (expunge client leave)"
+            f"cannot go on like this. Put the newest copy back. If there is none: {_way_on(store)}"
         )
     if answer.sequence < store.sequence:
         raise EvidenceError(
             f"the server has forgotten requests that it receipted: it knows of {answer.sequence}, "
             f"this client has receipts up to {store.sequence}. Show the receipts to the operator"
         )
+
+
+def _way_on(store: ClientStore) -> str:
+    """What can be done with an old copy."""
+    anew = (
+        f"have the operator forget this client (expunge server forget-client {store.name}), enrol "
+        "a new one under another name, add the samples there again from where they came, and erase "
+        "this copy (expunge client leave)"
+    )
+    if store.spec.is_masked or not store.spec.is_exact:
+        return anew
+    return (
+        "let the server hold what this copy holds, and nothing else of this client (expunge client "
+        "sync --reset): what was deleted since stays deleted, and what was added since is to be "
+        f"added again. Or {anew}"
+    )
 
 
 @dataclass(frozen=True)
@@ -503,24 +519,28 @@ class Agent:
 
     def _take_turns(
         self, answer: SyncAnswer, *, covers: bool
-    ) -> tuple[list[Receipt], tuple[str, ...]]:
+    ) -> tuple[list[Receipt], tuple[str, ...], ExpungeError | None]:
         """Bring what is pending, and answer audits; first the one that this client is in. When that
         has ended, changes have their turn at once: the server keeps it for a phase, and the next
-        sync may come later.
+        sync may come later. An audit that cannot be answered here, and why, keeps nothing waiting.
         """
         receipts, rejoining = list[Receipt](), self._waiting
         is_first = self._delivery.audits_first()
         if not (is_first or rejoining):
             receipts += self._brought(covers=covers)
         changes, self._waiting = self._waiting, ""
-        audits, is_aborted = self._answer_audits(answer)
+        problem: ExpungeError | None = None
+        try:
+            audits, is_aborted = self._answer_audits(answer)
+        except (CommitmentError, InputError) as uncomputable:
+            audits, is_aborted, problem = (), False, uncomputable
         is_over = is_aborted or (is_first and not self._waiting)
         if is_over and not rejoining:
             audit, self._waiting = self._waiting, ""
             receipts += self._brought(covers=covers and not receipts)
             changes, self._waiting = self._waiting, audit
         self._waiting = "; ".join(filter(None, (changes, self._waiting)))
-        return receipts, audits
+        return receipts, audits, problem
 
     def _brought(self, *, covers: bool) -> list[Receipt]:
         """Bring what is pending, or cover for others if nothing is."""
@@ -609,7 +629,9 @@ class Agent:
 
     # -- asking ------------------------------------------------------------------------------------
 
-    def sync(self, *, accept_restored: bool = False, at_once: bool = False) -> SyncResult:
+    def sync(
+        self, *, accept_restored: bool = False, at_once: bool = False, reset: bool = False
+    ) -> SyncResult:
         """Ask the server what is new, carry out orders, bring what is pending, answer audits, and
         fetch the newest head.
 
@@ -621,6 +643,11 @@ class Agent:
         at_once : bool, default False
             Whether to send what is pending even if it is of fewer samples than the spec's
             `fewest_samples`: their sum can reveal them to the server.
+        reset : bool, default False
+            Whether to replace all that the server holds of this client by what is here and stays:
+            what cannot be deleted by itself, because its feature cannot be computed again or is
+            not known here any more, is then left out. Every feature that is not kept is computed
+            again.
 
         Returns
         -------
@@ -642,9 +669,9 @@ class Agent:
             A feature could not be computed again; everything else has been done.
         """
         with self.store.outbox.turn:  # several callers take turns
-            return self._synced(accept_restored, at_once)
+            return self._synced(accept_restored, at_once, reset)
 
-    def _synced(self, accept_restored: bool, at_once: bool) -> SyncResult:
+    def _synced(self, accept_restored: bool, at_once: bool, reset: bool) -> SyncResult:
         self._require_enrolled()
         before = self.store.spec
         answer = self._answer = self._updates.fetch(accept_restored=accept_restored)
@@ -656,6 +683,8 @@ class Agent:
             )
         if answer.status == "must-rejoin" and self.store.gone:
             self._delivery.readmit()
+        if reset and answer.status != "must-rejoin":  # which resets anyway
+            self._begin_reset(answer)
         require_in_step(self.store, answer)
         rejoined = answer.status == "must-rejoin"
         self._waiting = ""
@@ -664,8 +693,9 @@ class Agent:
         self.store.outbox.cap(self._wall_clock())
         if at_once:  # also if a round comes first
             self.store.outbox.expedite(self._wall_clock())
-        brought, audits = self._take_turns(answer, covers=not rejoined)
+        brought, audits, uncomputable = self._take_turns(answer, covers=not rejoined)
         receipts += brought
+        problem = problem or uncomputable
         head, is_new = self._fetch_head()
         if problem is not None:
             raise problem
@@ -681,6 +711,34 @@ class Agent:
             waiting=self._waiting,
             backlog=self.store.backlog(now=self._wall_clock()),
         )
+
+    def _begin_reset(self, answer: SyncAnswer) -> None:
+        """Note that the next request is a reset. A store that is an old copy continues with the
+        number that the server is at: what it had on its way is long over.
+        """
+        outstanding = self.store.outbox.composed()
+        if outstanding is not None and outstanding.sequence < answer.sequence:
+            self._delivery.take_back(outstanding, "the server has receipted later requests")
+            outstanding = None
+        self.store.reset(
+            self.store.sequence if outstanding else answer.sequence,
+            recompute=self._recompute,
+            departing=[order.subject for order in answer.orders],
+        )
+
+    def check(self) -> None:
+        """Ask the server what is new, and verify its answer; nothing is carried out or sent.
+
+        Raises
+        ------
+        CarrierError, EvidenceError, RefusedError, StoreError
+            As `sync`.
+        """
+        self._require_enrolled()
+        with self.store.outbox.turn:
+            answer = self._updates.fetch()
+            if answer.status != "gone":
+                require_in_step(self.store, answer)
 
     def announce(self) -> None:
         """Offer what is pending and ask what is new, without waiting; for carriers that bring

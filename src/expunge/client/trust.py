@@ -413,7 +413,11 @@ class Trust:
         if any(envelope not in rotations for envelope in stored_rotations):
             raise EvidenceError(
                 "the server no longer shows a rotation of its key that this client has seen: this "
-                "is not that server"
+                "is not that server, or its operator restored it with a key that was retired. "
+                "Then it must be restored with the newest key and every rotation since the backup "
+                "(expunge server restore --key NEWEST --rotation FILE), which this client has, too "
+                "(expunge client receipts -o DIR writes them); or, if that key is lost, rebuilt "
+                "from its clients (expunge audit --rebuild)"
             )
         fresh = [envelope.to_bytes() for envelope in rotations if envelope not in stored_rotations]
         if fresh:

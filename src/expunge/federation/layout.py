@@ -54,8 +54,9 @@ class Layout:
             if (candidate / "server" / DATABASE).exists():
                 return cls(candidate)
         raise StoreError(
-            f"there is no federation in {path}: found one with expunge init "
-            f"{shlex.quote(str(path))}"
+            f"there is no federation in {path}. If its server has moved, give the folder or the "
+            "address where it is now (--at); if it is lost, restore it (expunge server restore). "
+            f"Only a new federation begins with expunge init {shlex.quote(str(path))}"
         )
 
     @classmethod

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from expunge.client import Agent, ClientStore, SyncResult
 from expunge.client.enrolment import rejoin
 from expunge.client.sync import patience, sync_all
-from expunge.crypto import SigningKey
+from expunge.crypto import Envelope, SigningKey
 from expunge.errors import InputError, SpecMismatchError, StoreDamagedError, StoreError
 from expunge.evidence import Certificate, published_head
 from expunge.federation.founding import found_federation
@@ -71,12 +71,14 @@ def restore_federation(
     *,
     vault: Path | None = None,
     mirrors: Sequence[Path] = (),
+    rotations: Sequence[Envelope] = (),
     urls: Sequence[str] = (),
     hosts: Sequence[str] = (),
     authority: Path | None = None,
 ) -> Restored:
     """Restore a server in a folder, which is left as it was if that fails.
 
+    `rotations` lead from the key that the backup was made under to `key`, if that is another.
     `authority` is the folder whose certificates are used again; without one, new ones are made for
     `hosts`.
     """
@@ -84,7 +86,9 @@ def restore_federation(
     is_new = not layout.path.exists()
     make_folder(layout.path)
     try:
-        waiting = restore(layout.server, backup, key, vault=vault, mirrors=mirrors)
+        waiting = restore(
+            layout.server, backup, key, vault=vault, mirrors=mirrors, rotations=rotations
+        )
     except BaseException:
         for folder in (layout.server, layout.path) if is_new else ():
             if folder.exists() and not any(folder.iterdir()):

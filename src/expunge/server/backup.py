@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from expunge.crypto import PublicKey, SigningKey, canonical
+from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
 from expunge.crypto.vault import Vault
 from expunge.errors import FormatError, StoreError
+from expunge.evidence.rotation import KeyChain, Rotation
 from expunge.ridge.spec import Aggregation, Spec
 from expunge.server import DATABASE, KEY, VAULT
 from expunge.server.clock import Clock
@@ -24,7 +25,7 @@ from expunge.server.ledger import SOLVERS
 from expunge.server.orders import drop_unreadable
 from expunge.server.state import ServerState, Settings
 from expunge.server.storage.folder import OpenStorage, ServerFolder
-from expunge.server.storage.sqlite import open_storage, signer_of
+from expunge.server.storage.sqlite import open_storage, rotations_of, signer_of
 from expunge.server.storage.tables import Actor, Erasure, ServerRecord
 from expunge.storage.files import make_folder, remove, rename, sync_folder, write_whole
 from expunge.storage.machine import machine_of
@@ -47,20 +48,23 @@ def write_backup(folder: ServerFolder, name: str) -> Path:
 
 
 def restore_files(
-    path: Path, backup: Path, key: SigningKey, vault: Path | None, mirrors: Sequence[Path] = ()
+    path: Path,
+    backup: Path,
+    key: SigningKey,
+    *,
+    vault: Path | None,
+    mirrors: Sequence[Path] = (),
+    rotations: Sequence[Envelope] = (),
 ) -> None:
-    """A server's folder from a backup, its signing key and, where it was saved, its vault;
-    `service.restore` does the rest.
+    """A server's folder from a backup, the signing key and, where it was saved, the vault;
+    `restore` does the rest. If the key is a later one than the backup's, `rotations` must show it.
     """
     if not backup.is_file():
         raise StoreError(f"there is no backup {backup}")
     if path.exists() and any(path.iterdir()):
         raise StoreError(f"{path} is not empty: a server is restored into a new folder")
+    _require_key(backup, key, rotations)
     make_folder(path)
-    if signer_of(backup) != key.public.id:
-        raise StoreError(
-            "the signing key given is not the one that the backed-up server signed with"
-        )
     if vault is not None:
         for target in (
             path / VAULT,
@@ -71,6 +75,31 @@ def restore_files(
         Vault.create(path / VAULT, mirrors).close()
     write_whole(path / DATABASE, backup.read_bytes())
     write_whole(path / KEY, key.pem)
+
+
+def _require_key(backup: Path, key: SigningKey, rotations: Sequence[Envelope]) -> None:
+    """Refuse a key that neither signed when the backup was made, nor came after that one."""
+    signer = signer_of(backup)
+    if signer == key.public.id and not rotations:
+        return
+    chain = KeyChain(key.public, [*_rotations_in(backup), *rotations])
+    if chain.newest != key.public:
+        raise StoreError(
+            f"the signing key given was retired: by the rotations given, key "
+            f"{chain.newest.id[:16]}… followed it. Give that one"
+        )
+    if signer is None or not chain.knows(signer):
+        raise StoreError(
+            "the signing key given is not the one that the backed-up server signed with. If the "
+            "key was rotated after the backup was made, give the newest key, and every rotation "
+            "since as proof (--rotation FILE: expunge server rotate-key wrote it, "
+            "DIR/rotation-N.json is a copy). If the newest key is lost, rebuild the server from "
+            "its clients (expunge audit --rebuild)"
+        )
+
+
+def _rotations_in(backup: Path) -> list[Envelope]:
+    return [Envelope.from_bytes(data, "rotation") for data in rotations_of(backup)]
 
 
 def _require_arbiter(rules: Aggregation) -> None:
@@ -144,20 +173,28 @@ def restore(
     *,
     vault: Path | None = None,
     mirrors: Sequence[Path] = (),
+    rotations: Sequence[Envelope] = (),
     clock: Clock = time.time,
 ) -> list[str]:
     """A server from a backup; returns the clients that must rejoin, which each does at its next
-    sync.
+    sync. It signs with `key`, to which `rotations` lead, if it was made after the backup.
     """
-    restore_files(path, backup, key, vault, mirrors)
-    folder = ServerFolder.open(path, mirrors)
+    restore_files(path, backup, key, vault=vault, mirrors=mirrors, rotations=rotations)
+    folder = ServerFolder.open(path, mirrors, lossy=True)  # its key may not be the database's yet
     try:
+        before = len(folder.storage.rotations.all())
         with folder.storage.transaction():
             _begin_anew(folder)
+            _take_rotations(folder, rotations)
+        folder.mark_log()
         state = ServerState(folder, Settings(), clock)
         digests = state.solved()
         with state.changing() as now:
             state.keep_digests(digests)
+            for envelope in state.rotations()[before:]:
+                link = Rotation.read(envelope)
+                ids = {"old": link.old.id, "new": link.new.id}
+                state.append("rotated", now, **ids, key=link.new.text)
             waiting = state.clients("must-rejoin")
             identity = {"version": 2, "id": folder.machine.random(32).hex()}
             state.append("restored", now, **identity, size=state.log.size, withheld=waiting)
@@ -165,6 +202,19 @@ def restore(
         return waiting
     finally:
         folder.close()
+
+
+def _take_rotations(folder: ServerFolder, rotations: Sequence[Envelope]) -> None:
+    """Add the rotations that came after the backup, and sign with the key that they lead to."""
+    storage, record = folder.storage, folder.storage.state.get()
+    if record is None or not rotations:
+        return
+    known = [Envelope.from_bytes(data, "rotation") for data in storage.rotations.all()]
+    chain = KeyChain(folder.key.public, [*known, *rotations])
+    chain.require_federation(record.federation, "backup")
+    for envelope in chain.in_order[len(known) :]:
+        storage.rotations.add(envelope.to_bytes())
+    storage.state.put(replace(record, key=folder.key.public.id))
 
 
 def _begin_anew(folder: ServerFolder) -> None:

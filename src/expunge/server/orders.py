@@ -177,9 +177,7 @@ class Orders:
         """Subject, its names at clients, and the salt; refused once the order is closed."""
         record = self._require(order)
         if record.slot is None or record.sealed is None:
-            raise RefusedError(
-                "gone", f"order {order} is closed: who it was about has been forgotten"
-            )
+            raise RefusedError("gone", f"order {order} {_why_no_subject(record)}")
         content: dict[str, Any] = canonical.decode(
             self._state.vault.unseal(record.slot, record.sealed, _context(order))
         )
@@ -201,6 +199,7 @@ class Orders:
             "filed": time_text(record.filed),
             "deadline": time_text(record.deadline),
             "completed": "" if record.completed is None else time_text(record.completed),
+            "subject_lost": record.is_subject_lost,
             "answers": [
                 {
                     "client": reply.client,
@@ -226,6 +225,21 @@ class Orders:
     def entries(self, order: str) -> list[int]:
         """Where the log speaks of an order."""
         return self._table.entries(order)
+
+
+def _why_no_subject(record: OrderRecord) -> str:
+    """Why nobody can be told who an order is about, and what there is instead."""
+    if not record.is_subject_lost:
+        return "is closed: who it was about has been forgotten"
+    if record.completed is None:
+        return "is lost: the server was restored without its subject. File it again"
+    return (
+        "is complete, but the server was restored without its subject (its vault was not saved): "
+        "no bundle of it can be written. Each client that answered has the receipt of its answer, "
+        "which says what it found (expunge order show has the numbers, expunge client receipts "
+        "NUMBER -o FILE writes one). Or file the order again: the bundle of that one says what "
+        "every client holds now"
+    )
 
 
 def _checked_reference(value: object) -> str:

@@ -27,15 +27,26 @@ from expunge.evidence.digests import commitments_root
 from expunge.evidence.receipt import receipt_content
 from expunge.exact.threads import one_blas_thread
 from expunge.kinds import ClientStatus
+from expunge.ridge.encoding import Rows
 from expunge.ridge.plausibility import problem_with
+from expunge.ridge.spec import Spec
+from expunge.ridge.statistics import Statistics
+from expunge.ridge.sums import Sums
 from expunge.server.audits import Audits
 from expunge.server.ledger import Recorded
 from expunge.server.orders import Orders
-from expunge.server.rules import Account, judge, require_next, require_spec, require_standing
+from expunge.server.rules import (
+    Account,
+    judge,
+    require_next,
+    require_reset,
+    require_spec,
+    require_standing,
+)
 from expunge.server.state import Basis, Digests, ServerState
 from expunge.server.storage.tables import AnswerRecord
 from expunge.wire import messages, request
-from expunge.wire.messages import Message
+from expunge.wire.messages import GramPart, Message, RowsPart
 from expunge.wire.refusals import cause_of, malformed
 from expunge.wire.request import Request
 from expunge.wire.schema import time_text
@@ -89,15 +100,16 @@ class _Sheet:
 @dataclass(frozen=True)
 class _Judged:
     offer: Offer
-    message: Message
+    message: Message  # what it changes in the ledger
 
     @property
     def sequence(self) -> int:
         return self.offer.request.header.sequence
 
-    def recorded(self) -> Recorded:
+    def recorded(self, spec: Spec) -> Recorded:
         """It, as it goes to the journal."""
-        data = bytes(self.offer.request.message)
+        is_as_sent = self.message is self.offer.message
+        data = bytes(self.offer.request.message) if is_as_sent else self.message.to_bytes(spec)
         return Recorded(self.offer.client, self.sequence, self.message, data)
 
 
@@ -155,7 +167,7 @@ class Requests:
         """Bring each offer to its end: an answer, or a refusal."""
         together: list[Offer] = []
         for offer in offers:
-            if offer.request.header.audits or _may_empty(offer):
+            if offer.request.header.audits or offer.request.header.reset or _may_empty(offer):
                 self._guarded(together)
                 self._guarded([offer])
                 together = []
@@ -217,12 +229,13 @@ class Requests:
         state, client_request, header = self._state, offer.request, offer.request.header
         sheet = sheets.get(offer.client) or self._sheet(offer.client)
         require_standing(offer.client, sheet.status, reset=header.reset)
+        rejoins = header.reset and sheet.status == "must-rejoin"
         require_next(
-            header.sequence - 1
-            if header.reset and header.sequence > sheet.sequence
-            else sheet.sequence,
+            header.sequence - 1 if rejoins and header.sequence > sheet.sequence else sheet.sequence,
             header.sequence,
         )
+        if header.reset and not rejoins:
+            require_reset(state.spec, client_request)
         self._require_free_number(offer)
         require_spec(state.spec, client_request)  # again: it may have been amended since
         if offer.message is None:
@@ -255,7 +268,18 @@ class Requests:
         sheet.added = (sheet.added | set(client_request.added)) - set(client_request.deleted)
         sheet.deleted = (sheet.deleted | set(client_request.deleted)) - set(client_request.added)
         sheets[offer.client] = sheet
-        return _Judged(offer, offer.message)
+        return _Judged(offer, self._effect(offer.client, offer.message, reset=header.reset))
+
+    def _effect(self, client: str, message: Message, *, reset: bool) -> Message:
+        """What a message changes in the ledger: a reset takes the place of the client's share."""
+        if not reset or not self._state.spec.is_exact:
+            return message
+        spec, share = self._state.spec, self._state.ledger.exact_subledger(client)
+        if not share.count:
+            return message
+        part = message.added
+        added = GramPart(_statistics(spec, part.rows)) if isinstance(part, RowsPart) else part
+        return Message("gram", added, GramPart(share))
 
     def _require_free_number(self, offer: Offer) -> None:
         """Others may wait to be summed up with a client's part under this number: with another
@@ -341,7 +365,8 @@ class Requests:
             return state.solved_as(before)
         for judgement in judged:
             given = judgement.offer.request
-            live = live.without(given.header.client, given.deleted)
+            held = state.storage.commitments.of(given.header.client) if given.header.reset else ()
+            live = live.without(given.header.client, (*given.deleted, *held))
             live = live.having(given.header.client, given.added)
         if state.spec.is_exact and kinds == {"rows"}:
             return state.solved_by_samples(before, live)
@@ -357,7 +382,9 @@ class Requests:
                 record.round + 1, record.generation, record.ledger_digest, digests, now
             )
             changes = [
-                judgement.recorded() for judgement in judged if judgement.message.kind != "none"
+                judgement.recorded(state.spec)
+                for judgement in judged
+                if judgement.message.kind != "none"
             ]
             state.ledger.record(changes, this.generation, now)
             storage.state.put(replace(record, round=this.number))
@@ -405,6 +432,8 @@ class Requests:
             judgement.offer.request.header,
         )
         client = header.client
+        if header.reset:
+            state.storage.commitments.remove_all(client)
         state.storage.commitments.remove(client, client_request.deleted)
         state.storage.commitments.add(client, client_request.added)
         index = state.append(
@@ -471,6 +500,13 @@ class Requests:
         for offer in waiting:
             if offer not in answered:
                 offer.give(RefusedError("storage", reason))
+
+
+def _statistics(spec: Spec, rows: Rows) -> Statistics:
+    """The exact sums of rows."""
+    sums = Sums(spec)
+    sums.change(rows, 1)
+    return Statistics.snapshot(sums)
 
 
 def _may_empty(offer: Offer) -> bool:

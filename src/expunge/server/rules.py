@@ -113,7 +113,7 @@ def require_next(last: int, sequence: int) -> None:
 
 
 def require_standing(client: str, status: ClientStatus, *, reset: bool) -> None:
-    """Refuse a client that is gone, resets without being asked, or fails to reset when asked."""
+    """Refuse a client that is gone or barred, or fails to reset when asked."""
     if status == "gone":
         raise RefusedError(
             "gone", f"{client} has left this federation, or was forgotten: enrol under another name"
@@ -124,8 +124,6 @@ def require_standing(client: str, status: ClientStatus, *, reset: bool) -> None:
             f"the arbiter found that {client} sent something false: it takes part in no round. "
             "The operator can forget it",
         )
-    if reset and status != "must-rejoin":
-        raise RefusedError("not-allowed", f"{client} takes part: it cannot replace everything")
     if status == "must-rejoin" and not reset:
         raise RefusedError(
             "must-rejoin",
@@ -159,10 +157,29 @@ def require_spec(spec: Spec, request: Request) -> None:
         )
 
 
+def require_reset(spec: Spec, request: Request) -> None:
+    """Refuse a reset of a client that takes part, where its share of the ledger cannot be taken
+    out, or is a whole group's.
+    """
+    if not spec.is_exact:
+        raise RefusedError(
+            "not-allowed",
+            "in float64 a share that is taken out and put back leaves another ledger: have the "
+            f"operator forget {request.header.client}, and enrol a new client",
+        )
+    if request.header.message == "group":
+        raise RefusedError(
+            "not-allowed",
+            f"{request.header.client} takes part, for a whole group: it cannot replace everything",
+        )
+
+
 def judge(spec: Spec, account: Account, request: Request, message: Message, live: Live) -> Account:
     """The client's account after this request, whose number and spec have been checked;
-    RefusedError if it cannot be.
+    RefusedError if it cannot be. A reset is judged as if nothing were there.
     """
+    if request.header.reset:
+        account, live = Account.empty(spec), _nothing
     _require_commitments(request, live)
     if message.kind != "group":  # whose samples have been committed to within the group
         for part, named in ((message.added, request.added), (message.deleted, request.deleted)):
@@ -189,8 +206,10 @@ def judge(spec: Spec, account: Account, request: Request, message: Message, live
         )
     deletions = 0 if spec.is_masked else sum(answer.found for answer in request.header.orders)
     if (
-        deletions > request.header.deleted and message.kind != "group"
-    ):  # which may answer when all of its clients have
+        deletions > request.header.deleted
+        and message.kind != "group"  # which may answer when all of its clients have
+        and not request.header.reset  # which leaves out what it deletes
+    ):
         raise RefusedError(
             "wrong-counts",
             (
@@ -199,6 +218,11 @@ def judge(spec: Spec, account: Account, request: Request, message: Message, live
             ),
         )
     return after
+
+
+def _nothing(_: Sequence[bytes]) -> set[bytes]:
+    """No commitment is live."""
+    return set()
 
 
 def _require_commitments(request: Request, live: Live) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import RLock
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, cast
 from urllib.parse import quote
 
 from expunge.errors import ExpungeError, StoreBusyError, StoreDamagedError, StoreError
@@ -32,6 +32,8 @@ IN_DOUBT = "could not be written, and whether it was changed shows when it is op
 _PUT_BACK = "Put it back from a backup"
 _OF_ITSELF = "sqlite_"  # how the names of SQLite's own tables begin
 _TYPES = {"INTEGER": "integer", "TEXT": "text", "BLOB": "blob"}  # by the declared type of a column
+_HEADER_BYTES, _VERSION_AT = 100, 60  # of every database file of SQLite
+_SPARE = 1 << 20  # bytes
 SNAPSHOT_PATIENCE = 2.0  # seconds to wait for a writer that keeps readers out; then it is busy
 
 Hook = Callable[[str], None]
@@ -385,8 +387,8 @@ def _connected(
 ) -> Connection:
     """A connection for one process and any of its threads, which take turns.
 
-    A database of version n has had the first n of the migrations; the others are carried out, each
-    whole or not at all. One of a version that is not known yet is refused.
+    A database of version n has had the first n of the migrations; the others are carried out, all
+    or none. One of a version that is not known yet is refused.
     """
     beside = (path.with_name(path.name + end) for end in _BESIDE)
     try:
@@ -415,19 +417,89 @@ def _connected(
 
 def _migrate(connection: Connection, path: Path, migrations: Sequence[str]) -> None:
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if version > len(migrations):
-        raise StoreError(
-            f"the database {path} is of version {version}, newer than version {len(migrations)}, "
-            "which this program knows: update expunge"
-        )
-    for number, script in enumerate(migrations[version:], start=version + 1):
+    _require_known(path, version, migrations)
+    missing = migrations[version:]
+    if missing:
         try:
             connection.executescript(
-                f"BEGIN IMMEDIATE;{script};PRAGMA user_version={number};COMMIT;"
+                f"BEGIN IMMEDIATE;{';'.join(missing)};PRAGMA user_version={len(migrations)};COMMIT;"
             )
         except BaseException:
             _roll_back(connection)
             raise
+
+
+def _require_known(path: Path, version: int, migrations: Sequence[str]) -> None:
+    if version > len(migrations):
+        raise StoreError(
+            f"the database {path} is of version {version}, newer than version {len(migrations)}, "
+            "which this program knows: update expunge. Nothing was changed"
+        )
+
+
+def require_upgradable(path: Path, migrations: Sequence[str], remedy: str) -> bool:
+    """Whether a database is of an earlier version; StoreError if it cannot be brought up to date.
+    It is only read: whatever is refused here, the program that wrote it can open as before.
+    """
+    if _version_in_file(path) in (None, len(migrations)):
+        return False
+    connection, version = _glimpse(path, remedy)
+    try:
+        _require_known(path, version, migrations)
+        lacking = _columns_after(migrations[:version]) - _columns_of(connection)
+        found = connection.execute("PRAGMA quick_check").fetchone()[0]
+    except SQLITE_ERRORS as problem:
+        raise store_error(path, problem, remedy, "cannot be read") from problem
+    finally:
+        connection.close()
+    if lacking or found != "ok":
+        what = found if not lacking else "it has no {}.{}".format(*min(lacking))
+        raise StoreDamagedError(
+            f"{path} cannot be brought up to date: it is damaged, or no release wrote it ({what}). "
+            f"Nothing was changed: the program that wrote it can open it as before. {remedy}"
+        )
+    _require_room(path)
+    return True
+
+
+def _version_in_file(path: Path) -> int | None:
+    """The version as the file's header has it, for that is written when a database is made, and
+    brought in when it is closed; None if there is no such file, or one of another kind.
+    """
+    try:
+        with path.open("rb") as file:
+            header = file.read(_HEADER_BYTES)
+    except OSError:  # to be told of by whoever opens it
+        return None
+    if len(header) < _HEADER_BYTES or not header.startswith(b"SQLite format 3\0"):
+        return None
+    return int.from_bytes(header[_VERSION_AT : _VERSION_AT + 4], "big")
+
+
+def _columns_after(migrations: Sequence[str]) -> set[tuple[str, str]]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(";".join(migrations))
+        return _columns_of(cast("Connection", connection))
+
+
+def _columns_of(connection: Connection) -> set[tuple[str, str]]:
+    """Every table with every column of it."""
+    query = "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c"
+    rows = connection.execute(f"{query} WHERE m.type = 'table'").fetchall()
+    return {(str(table), str(column)) for table, column in rows}
+
+
+def _require_room(path: Path) -> None:
+    """Room for the whole database to be written once more."""
+    log = path.with_name(path.name + _BESIDE[0])
+    needed = path.stat().st_size + (log.stat().st_size if log.exists() else 0) + _SPARE
+    free = machine_of(path).space(path.parent).free
+    if free < needed:
+        raise StoreError(
+            f"{path} must be brought up to date, for which {needed:,} bytes must be free on its "
+            f"disk, and {free:,} are. Free some space and try again; nothing was changed, and the "
+            "program that wrote it can open it as before"
+        )
 
 
 def _roll_back(connection: Connection) -> None:

@@ -22,7 +22,8 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from expunge._lazy import public_dir
-from expunge.errors import CarrierError, FormatError, requires_extra
+from expunge.errors import CarrierError, FormatError, ProtocolError, requires_extra
+from expunge.wire import protocol
 from expunge.wire.refusals import from_json
 
 with requires_extra("http", "The HTTP carrier"):
@@ -36,6 +37,8 @@ __dir__ = public_dir(__name__)
 _JSON = "application/json"
 _BINARY = "application/octet-stream"
 _HEAD = "application/vnd.expunge.published.v1"
+_ROUNDS = "/v1/aggregations"
+_ALWAYS_SAID = {"user-agent": "expunge", protocol.HEADER: str(protocol.BY_CLIENTS)}
 _CONNECT_SECONDS = 10.0
 _MOST_ANSWER = 1 << 30
 _HEX = re.compile(r"([0-9a-f]{2})*")
@@ -123,7 +126,6 @@ class HttpCarrier:
             ssl_context=_context(ca),
             timeout=urllib3.Timeout(connect=connect_timeout, read=timeout),
             retries=False,
-            headers={"user-agent": "expunge"},
         )
         self._pools.pool_classes_by_scheme = _pool_classes(timeout)
         self._timing = timing
@@ -202,9 +204,7 @@ class HttpCarrier:
         bytes
             An envelope of kind `standing`.
         """
-        return self._envelope(
-            "POST", "/v1/aggregations", data, _JSON if data[:1] == b"{" else _BINARY
-        )
+        return self._envelope("POST", _ROUNDS, data, _JSON if data[:1] == b"{" else _BINARY)
 
     def command(self, data: bytes) -> bytes:
         """Offer a command, or ask a question (`POST /v1/commands`).
@@ -366,7 +366,8 @@ class HttpCarrier:
                 method,
                 base + path,
                 body=body,
-                headers={"date": formatdate(usegmt=True), **headers},  # so that clocks compare
+                # The date, so that clocks are compared
+                headers={"date": formatdate(usegmt=True), **_ALWAYS_SAID, **headers},
                 redirect=False,
                 retries=False,
                 preload_content=False,
@@ -387,9 +388,24 @@ class HttpCarrier:
             raise CarrierError(f"{base} {_trouble(problem)}") from problem
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         answer = _Answer(response.status, kind, data, response.headers.get("server-timing", ""))
+        _require_spoken(answer, response.headers.get(protocol.HEADER), base, path)
         if answer.status not in (200, 304):
             raise _refusal(answer, base, response.headers.get("location", ""))
         return answer
+
+
+def _require_spoken(answer: _Answer, header: str | None, base: str, path: str) -> None:
+    """ProtocolError if the server speaks no version of the protocol that is spoken here.
+
+    One of the first version does not say so; neither does what is not a server.
+    """
+    theirs = protocol.window_of(header) if header is not None else None
+    if theirs is None and answer.status in (200, 304):
+        theirs = protocol.FIRST
+    ours = protocol.BY_MASKED_CLIENTS if path == _ROUNDS else protocol.BY_CLIENTS
+    problem = "" if theirs is None else protocol.problem_with_server(theirs, ours)
+    if problem:
+        raise ProtocolError(f"{base}: {problem}")
 
 
 def _content(answer: _Answer, kind: str) -> bytes:

@@ -71,6 +71,9 @@ REFUSALS: dict[RefusalCode, RefusalMeaning] = {
     "too-many": RefusalMeaning(
         429, "arrived", "later", "asked too often, or no room for the body at present"
     ),
+    "wrong-protocol": RefusalMeaning(
+        426, "arrived", "no", "no version of the protocol in common, see *Versions*"
+    ),
     "wrong-federation": RefusalMeaning(422, "read", "no", "of another federation"),
     "wrong-spec": RefusalMeaning(
         422, "proven", "anew", "of another data spec, or made before labels were amended"
@@ -127,7 +130,9 @@ UNPROVEN = _codes(moment="read")
 ANYBODY = UNPROVEN | _codes(moment="arrived")
 OUT_OF_STEP = frozenset[RefusalCode]({"sequence-gap", "sequence-reused"})
 # Of a request in which nothing could be fixed: it is kept as it is.
-KEPT = OUT_OF_STEP | {"unknown-actor", "bad-signature", "wrong-federation", "gone"}
+KEPT = OUT_OF_STEP | {
+    *("unknown-actor", "bad-signature", "wrong-federation", "wrong-protocol", "gone")
+}
 # Given before the number is looked up too, but from then on no attempt can take effect.
 BY_SPEC = frozenset[RefusalCode]({"wrong-spec", "not-allowed"})
 # Of an enrolment, given once it was read and looked up: this attempt has not taken effect.

@@ -16,6 +16,7 @@ from expunge.server.http.bodies import announced
 from expunge.server.http.gateway import Gateway
 from expunge.server.http.limits import peer_name
 from expunge.server.http.logs import NO_ROUTE, Note, log_problem, log_request
+from expunge.wire import protocol
 from expunge.wire.refusals import MEDIA_TYPE, body_of, headers_of, status_of, too_many
 
 Message = MutableMapping[str, Any]
@@ -24,7 +25,12 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+_ROUTES = "/v1/"
 _UNLIMITED = frozenset({"/healthz", "/readyz"})
+_ALWAYS_SAID = (
+    (b"x-content-type-options", b"nosniff"),
+    (protocol.HEADER.encode("ascii"), str(protocol.BY_SERVERS).encode("ascii")),
+)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 
 
@@ -51,7 +57,7 @@ class _Exchange:
         """What goes out."""
         if message["type"] == "http.response.start":
             self.note.status = message["status"]
-            headers = [*message.get("headers", []), (b"x-content-type-options", b"nosniff")]
+            headers = [*message.get("headers", []), *_ALWAYS_SAID]
             message = {
                 **message,
                 "headers": [*headers, (b"connection", b"close")] if self.unread else headers,
@@ -132,6 +138,9 @@ class Middleware:
                     too_many("too much is asked from this address without a good signature", wait),
                 )
                 return
+            if scope["path"].startswith(_ROUTES) and (refusal := _unspoken(scope)):
+                await _refuse(exchange, refusal)
+                return
             await self._app(scope, exchange.take, exchange.give)
         except TimeoutError:
             note.code = "not-taken"  # the client does not take its answer; the connection is closed
@@ -159,6 +168,23 @@ def _date(scope: Scope) -> float | None:
         return parsedate_to_datetime(text.decode("ascii", "replace")).timestamp()
     except (ValueError, OverflowError):
         return None
+
+
+def _unspoken(scope: Scope) -> RefusedError | None:
+    """The refusal of a sender that speaks no version of the protocol in common with this server."""
+    said = {
+        name: value.decode("latin-1")
+        for name, value in scope["headers"]
+        if name in (protocol.HEADER.encode("ascii"), b"user-agent")
+    }
+    header = said.get(protocol.HEADER.encode("ascii"))
+    try:
+        protocol.require_client(
+            protocol.sender(header, said.get(b"user-agent", ""), scope["method"])
+        )
+    except RefusedError as refusal:
+        return refusal
+    return None
 
 
 def _exchange(

@@ -24,6 +24,7 @@ _WHAT = {
     410: "Gone.",
     413: "The body is too large; refused as soon as that is known.",
     422: "Understood, and refused for what it says.",
+    426: "No version of the protocol in common; the reason says what to upgrade.",
     429: (
         "Too many requests, or no room for the body at present; `Retry-After` says when to come "
         "back."
@@ -31,7 +32,7 @@ _WHAT = {
     503: "The server cannot store or read at present, or is stopping; offer the same again later.",
     507: "The server's disk is full: it takes deletions, and no additions.",
 }
-ALWAYS: tuple[RefusalCode, ...] = ("malformed", "too-many", "storage")
+ALWAYS: tuple[RefusalCode, ...] = ("malformed", "too-many", "storage", "wrong-protocol")
 ANY_BODY: tuple[RefusalCode, ...] = ("too-large",)
 SIGNED: tuple[RefusalCode, ...] = (
     "unknown-actor",

@@ -24,7 +24,7 @@ from expunge.crypto.vault import Vault
 from expunge.errors import StoreDamagedError, StoreError
 from expunge.server import DATABASE, KEY, MARK, RESERVE, VAULT
 from expunge.server.log import AuditLog
-from expunge.server.storage.sqlite import open_storage
+from expunge.server.storage.sqlite import check_storage, open_storage
 from expunge.server.storage.tables import Storage
 from expunge.storage.files import (
     FolderLock,
@@ -180,6 +180,7 @@ class ServerFolder:
                     "keep its copy"
                 )
             key = SigningKey.from_pem((path / KEY).read_bytes())
+            check_storage(path / DATABASE)  # before the vault, too, is brought up to date
             vault = Vault.open(path / VAULT, mirrors)
             folder = cls(path, lock, vault, key, hook=hook, storage=storage)
         except BaseException:

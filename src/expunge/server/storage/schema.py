@@ -163,9 +163,13 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE orders ADD COLUMN reference TEXT NOT NULL DEFAULT '';
     """,
     """
-    -- How long others have waited for the clients of an attempt; false sums, and what their clients opened for the arbiter.
+    -- Of an attempt: how long others have waited for its clients, as stamped and by the clock, which may be behind that;
+    -- whether its sum was accepted; which parts of it hid nobody.
     ALTER TABLE attempts ADD COLUMN since INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE attempts ADD COLUMN accepted INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE attempts ADD COLUMN exposed INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE attempts ADD COLUMN clock INTEGER NOT NULL DEFAULT 0;
+    -- False sums, and what their clients opened for the arbiter.
     CREATE TABLE disputes (
         aggregation TEXT PRIMARY KEY,
         reason TEXT NOT NULL,
@@ -178,23 +182,17 @@ MIGRATIONS: tuple[str, ...] = (
         sealed BLOB NOT NULL,
         PRIMARY KEY (aggregation, client)
     ) WITHOUT ROWID;
-    """,
-    """
-    -- Which parts of an attempt hid nobody; and of clients whose sums wait, when they spoke and joined last in rounds, and since when they come for that again and again.
-    ALTER TABLE attempts ADD COLUMN exposed INTEGER NOT NULL DEFAULT 0;
+    -- Of clients whose sums wait: when they spoke and joined last in rounds, and since when they come for that again and again.
     ALTER TABLE actors ADD COLUMN spoke INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE actors ADD COLUMN joined INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE actors ADD COLUMN present INTEGER NOT NULL DEFAULT 0;
-    """,
-    """
     -- What the current digest of the ledger is of ("sums" or "samples"), and what the next one that binds samples builds on:
     -- sealed under the generation's key. Empty where it is not known, as in a database of before: then it is made anew.
     ALTER TABLE state ADD COLUMN binds TEXT NOT NULL DEFAULT 'sums';
     ALTER TABLE state ADD COLUMN basis BLOB NOT NULL DEFAULT x'';
     """,
-    """
-    -- How long others have waited for the clients of an attempt, by the clock, which may be behind what was stamped.
-    ALTER TABLE attempts ADD COLUMN clock INTEGER NOT NULL DEFAULT 0;
-    UPDATE attempts SET clock = since;
-    """,
 )
+
+# Migrations up to this one are of released versions, and are never edited: 4 of 0.1.0. What a release
+# needs beyond the one before it is one migration, which grows until that release.
+RELEASED = 4

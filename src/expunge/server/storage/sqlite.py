@@ -30,7 +30,15 @@ from expunge.server.storage.tables import (
     ShareFile,
     Storage,
 )
-from expunge.storage.sqlite import SQLITE_ERRORS, Database, Hook, Snapshot, no_hook, store_error
+from expunge.storage.sqlite import (
+    SQLITE_ERRORS,
+    Database,
+    Hook,
+    Snapshot,
+    no_hook,
+    require_upgradable,
+    store_error,
+)
 
 _SETTINGS: dict[str, str | int] = {"wal_autocheckpoint": 4000}
 _PARAMETERS = 900  # in one query
@@ -621,6 +629,11 @@ class SqliteStorage(Storage):
 def open_storage(path: Path, hook: Hook = no_hook) -> Storage:
     """The store that servers have."""
     return SqliteStorage(path, hook)
+
+
+def check_storage(path: Path) -> bool:
+    """Whether a server's database must be brought up to date; StoreError if that cannot be done."""
+    return require_upgradable(path, MIGRATIONS, _remedy(path))
 
 
 def signer_of(backup: Path) -> str | None:

@@ -152,6 +152,13 @@ class OrderRecord:
             return "lost"
         return "overdue" if now > self.deadline else "open"
 
+    @property
+    def is_subject_lost(self) -> bool:
+        """Whether a restored server no longer knows who the subject is, although nobody closed the
+        order.
+        """
+        return self.closed is None and self.slot is None
+
 
 @dataclass(frozen=True)
 class OrderReply:
