@@ -175,7 +175,7 @@ class OfficeFolder:
 
     def write(self, state: OfficeState) -> None:
         """Replace what the office knows, durably."""
-        write_whole(self.path / _STATE, state.to_bytes())
+        self._replace(_STATE, state.to_bytes())
         self.state = state
 
     def command(self) -> bytes | None:
@@ -185,7 +185,7 @@ class OfficeFolder:
 
     def write_command(self, data: bytes) -> None:
         """Make a command durable, before it is offered for the first time."""
-        write_whole(self.path / _COMMAND, data)
+        self._replace(_COMMAND, data)
 
     def drop_command(self) -> None:
         """The command has come to its end; it may have named a subject."""
@@ -206,7 +206,16 @@ class OfficeFolder:
 
     def write_orders(self, orders: Sequence[str]) -> None:
         """Replace the ids of the orders that were filed from here."""
-        write_whole(self.path / _ORDERS, canonical.encode(list(orders)))
+        self._replace(_ORDERS, canonical.encode(list(orders)))
+
+    def _replace(self, name: str, data: bytes) -> None:
+        try:
+            write_whole(self.path / name, data)
+        except OSError as problem:
+            raise StoreError(
+                f"{self.path / name} cannot be written: {problem.strerror}. Mend that, or move the "
+                "office's folder to another disk, and give the same command again"
+            ) from problem
 
     def remove(self) -> None:
         """Remove the whole folder: of an office that was never enrolled."""

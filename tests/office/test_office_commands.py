@@ -12,6 +12,8 @@ from expunge import office as office_folder
 from expunge.cli._command import message
 from expunge.errors import CarrierError, ProtocolError, RefusedError, StoreBusyError, StoreError
 from expunge.office import Office
+from expunge.storage.machine import mounted
+from support.disks import SmallDisk
 from support.offices import Place
 
 
@@ -276,3 +278,15 @@ def test_damage_and_absence_are_named(place: Place, tmp_path: Path) -> None:
     with pytest.raises(ProtocolError, match="has no way to its server"):
         place.reopened().connect(None).ask("status", {})  # type: ignore[arg-type]
     place.office.connect(place.carrier)
+
+
+def test_a_full_disk_of_the_office_is_said_and_nothing_was_asked(place: Place) -> None:
+    disk = SmallDisk(place.path / "operator")
+    with mounted(disk.path, disk):
+        disk.fill()
+        with pytest.raises(StoreError, match=r"No space left on device\. Mend that, or move"):
+            place.office.do("order", {"subject": "p-1"})
+        assert (place.orders(), place.office.under_way) == (0, "")
+        disk.size += 1 << 20
+        assert place.office.do("order", {"subject": "p-1"})["state"] == "complete"
+    assert place.orders() == 1
