@@ -465,9 +465,15 @@ class Aggregator:
         """The name under which the aggregator is enrolled at the server above."""
         return self.upstream.name
 
-    def sync(self) -> SyncResult:
+    def sync(self, *, accept_restored: bool = False) -> SyncResult:
         """Forward what the group has changed, and bring down the orders, amendments, audits and
         head of the server above.
+
+        Parameters
+        ----------
+        accept_restored : bool, default False
+            Whether to accept that the log of the server above, which was restored from a backup,
+            has lost entries which this aggregator has seen. What was seen is kept as evidence.
 
         Returns
         -------
@@ -482,7 +488,7 @@ class Aggregator:
         EvidenceError
             An answer of the server above does not verify.
         """
-        return self._agent.sync()
+        return self._agent.sync(accept_restored=accept_restored)
 
     def sequences(self, client: str) -> range:
         """The numbers of the requests that a client of the group has made, the newest last.

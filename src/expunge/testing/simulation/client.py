@@ -11,9 +11,9 @@ from expunge.client.scrub import scrub_client
 from expunge.errors import RefusedError
 from expunge.storage.files import make_folder, sync_folder
 from expunge.storage.sqlite import IN_DOUBT
+from expunge.testing.simulation.homes import Home
 from expunge.testing.simulation.parties import Party, unrepaired
 from expunge.testing.simulation.world import LawBrokenError, World
-from expunge.wire.carrier import Carrier
 from expunge.wire.token import Token
 
 
@@ -34,20 +34,22 @@ class ClientParty(Party):
     attempted.
     """
 
-    vault = "store/client.vault"
+    vaults = ("store/client.vault",)
 
     def __init__(
         self,
         world: World,
         name: str,
         path: Path,
-        carrier: Carrier,
+        home: Home,
         ordered: set[str],
         *,
         mirrored: bool,
         lies: bool = False,
     ) -> None:
-        """`ordered` are the subjects about whom somebody has tried to file an order."""
+        """`home` is what it is a client of; `ordered` are the subjects about whom somebody has
+        tried to file an order.
+        """
         super().__init__(world, name, path)
         self.folder = self.path / "store"
         self.held: Held = {}
@@ -58,7 +60,8 @@ class ClientParty(Party):
         self.is_old_copy = False
         self._told: Exception | None = None  # why the last sync failed
         self._mirrors = (self.path / "mirror" / "client.vault",) if mirrored else ()
-        self._carrier = carrier
+        self.home = home
+        self._carrier = home.line(name)
         self.lies = lies
         self._agent: Agent | None = None
         self._ordered = ordered
@@ -254,6 +257,10 @@ class ClientParty(Party):
         return {sample.names.id for sample in listed if sample.state == "adding"}
 
     # -- laws --------------------------------------------------------------------------------------
+
+    def needed_keys(self) -> dict[str, int]:
+        """One for each sample, and its own."""
+        return {self.vaults[0]: 1 + len(self.held)}
 
     def compare(self) -> bool:
         """What the store holds is what was given to it; whether it could be read."""

@@ -24,6 +24,7 @@ WEIGHTS: Mapping[str, int] = {
     "forget a subject": 4,
     "correct": 4,
     "sync": 40,
+    "forward": 12,
     "stop": 4,
     "kill": 4,
     "order": 3,
@@ -46,8 +47,11 @@ WEIGHTS: Mapping[str, int] = {
 _ALWAYS = ("add", "forget", "sync", "wait")
 # A client that is an old copy has to be forgotten, which masked needs more clients than there are.
 _NEVER_MASKED = ("copy a client", "put an old copy back")
+_FOR_GROUPS = ("forward",)
 _FEWEST_SAMPLES = 4
 _SET_ASIDE_AFTER = 3600  # seconds
+# How often there are groups; how often these have rounds, and with how many clients each.
+_GROUPED, _MASKED_WITHIN, _IN_ROUNDS, _WITHIN = 0.25, 0.15, 4, Aggregation(fewest=3)
 # Without an arbiter there is nothing to judge; and where there is, the server is not lost.
 _FOR_LIARS, _NOT_WITH_LIARS = ("judge",), ("back up", "restore the server")
 ARBITER = Arbiter(hashlib.sha512(b"the arbiter of simulations").digest())
@@ -85,6 +89,10 @@ class Scenario:
         What happens to a file at the end; empty for nothing.
     has_liar : bool
         Whether the last client lies in rounds of secure aggregation.
+    groups : int
+        How many aggregators there are, each with a group of clients.
+    within : Aggregation or None
+        The rules of secure aggregation within the groups; None without.
 
     Examples
     --------
@@ -107,9 +115,18 @@ class Scenario:
     mirrored: bool = False
     damage: DamageKind | Literal[""] = ""
     has_liar: bool = False
+    groups: int = 0
+    within: Aggregation | None = None
 
     @classmethod
-    def drawn(cls, seed: int, *, steps: int = STEPS, masked: bool | None = None) -> Scenario:
+    def drawn(
+        cls,
+        seed: int,
+        *,
+        steps: int = STEPS,
+        masked: bool | None = None,
+        groups: bool | None = None,
+    ) -> Scenario:
         """The scenario of a seed: some faults of all there are, so that each has its time.
 
         Parameters
@@ -120,6 +137,9 @@ class Scenario:
             How many steps are taken.
         masked : bool or None, default None
             Whether changes travel in rounds of secure aggregation; None if chance says so.
+        groups : bool or None, default None
+            Whether there are aggregators; None if chance says so, and never under secure
+            aggregation at the root.
 
         Returns
         -------
@@ -136,10 +156,18 @@ class Scenario:
         has_liar = is_masked and chance.random() < 0.4
         left_out |= set(_NOT_WITH_LIARS if has_liar else _FOR_LIARS)
         fates = chance.sample(FATES, chance.randint(0, len(FATES)))
+        clients = chance.randint(1, 3) + 3 * is_masked + has_liar
+        in_groups, count = chance.random() < _GROUPED, chance.choice((1, 2, 2))
+        if groups is not None:
+            in_groups = groups
+        count = count if in_groups and not is_masked else 0
+        within = _WITHIN if count and chance.random() < _MASKED_WITHIN else None
+        left_out |= set(_NEVER_MASKED) if within is not None else set()
+        left_out |= set() if count else set(_FOR_GROUPS)
         return cls(
             seed=seed,
             steps=range(1, steps + 1),
-            clients=chance.randint(1, 3) + 3 * is_masked + has_liar,
+            clients=(clients if within is None else _IN_ROUNDS) * max(1, count) + (count > 0),
             spec=_masked_spec(chance, has_liar=has_liar) if is_masked else _plain_spec(),
             weights={kind: weight for kind, weight in WEIGHTS.items() if kind not in left_out},
             fates={fate: chance.choice((0.01, 0.05, 0.15)) for fate in fates},
@@ -148,12 +176,21 @@ class Scenario:
             mirrored=chance.random() < 0.3,
             damage=chance.choice(DAMAGES) if chance.random() < 0.3 and not has_liar else "",
             has_liar=has_liar,
+            groups=count,
+            within=within,
         )
 
     @property
     def is_masked(self) -> bool:
-        """Whether changes travel in rounds of secure aggregation."""
-        return self.spec.aggregation is not None
+        """Whether changes travel in rounds of secure aggregation, at the root or in groups."""
+        return self.spec.aggregation is not None or self.within is not None
+
+    @property
+    def group_spec(self) -> Spec:
+        """That of every group."""
+        if self.within is None:
+            return replace(self.spec, messages=("gram", "rows"))
+        return replace(self.spec, messages=("masked",), aggregation=self.within)
 
     @property
     def names(self) -> list[str]:
@@ -177,7 +214,7 @@ class Scenario:
 
 
 def _plain_spec() -> Spec:
-    return Spec(dim=4, labels=("no", "yes"), gamma=1.0, messages=("rows", "gram"))
+    return Spec(dim=4, labels=("no", "yes"), gamma=1.0, messages=("rows", "gram", "group"))
 
 
 def _masked_spec(chance: Random, *, has_liar: bool) -> Spec:

@@ -133,18 +133,19 @@ def simulate(
 
 def _salt(federation: SimulatedFederation, count: int) -> bytes:
     """What SQLite draws, from whichever machine the server has now."""
-    return federation.server.machine.random(count)
+    return federation.root.server.machine.random(count)
 
 
 def _run(federation: SimulatedFederation, steps: Steps) -> None:
     """Found the federation, take the steps, and look whether everything settles."""
     world = federation.world
     federation.found()
-    federation.network.is_calm = False
+    for home in federation.homes:
+        home.network.is_calm = False
     for step in federation.scenario.steps:
         world.begin(step)
         steps.take(federation)
-        federation.server.tick()
+        federation.tick()
         for party in federation.parties:
             party.note_keys()
     world.begin(0)
@@ -161,11 +162,11 @@ def _settle(federation: SimulatedFederation, victim: Party | None) -> None:
     deleted.
     """
     with federation.calm():
-        federation.network.deliver_late()
-        if isinstance(victim, ClientParty):
-            order_about_anybody(federation, federation.officer, [victim])
-        elif victim is not None:
-            order_about_anybody(federation, federation.officer, federation.clients)
+        for home in federation.homes:
+            home.network.deliver_late()
+        if victim is not None:
+            clients = [victim] if isinstance(victim, ClientParty) else federation.clients
+            order_about_anybody(federation, federation.root, federation.officer, clients)
         laws.settle(federation)
         laws.compare_ledger(federation)
         laws.compare_evidence(federation)
