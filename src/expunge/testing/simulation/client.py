@@ -213,22 +213,37 @@ class ClientParty(Party):
         """Add the samples that another store of this client has held."""
         self._add(dict(held))
 
-    def sync(self) -> SyncResult | None:
-        """Bring what is pending to the server; None if that failed."""
-        agent = self._agent
-        if agent is None:
+    @property
+    def _running(self) -> Agent:
+        if self._agent is None:
             raise LawBrokenError("simulation", f"{self.name} is not running")
-        accepts = self.accepts_restored
+        return self._agent
+
+    def sync(self) -> SyncResult | None:
+        """Bring what is pending to the server, and learn what is new; None if that failed."""
+        agent, accepts = self._running, self.accepts_restored
         result = self.attempt("sync", lambda: agent.sync(accept_restored=accepts))
-        self._told = self.failure
         if result is not None:
             self.last = result
-            self.world.coverage["receipts"] += len(result.receipts)
-            done = f"{len(result.receipts)} receipts, {len(result.orders)} orders"
-            self.world.tell(self.name, f"sync: {done} {result.waiting}")
+            done = f"{len(result.orders)} orders {result.waiting}"
+            self._brought(f"sync: {len(result.receipts)} receipts, {done}", len(result.receipts))
+        else:
+            self._brought("", 0)
+        return result
+
+    def push(self) -> None:
+        """Bring what is pending to the server, and no more."""
+        receipts = self.attempt("push", self._running.push)
+        text = "" if receipts is None else f"push: {len(receipts)} receipts"
+        self._brought(text, len(receipts or ()))
+
+    def _brought(self, text: str, receipts: int) -> None:
+        self._told = self.failure
+        self.world.coverage["receipts"] += receipts
+        if text:
+            self.world.tell(self.name, text)
         if self.is_up:
             self.compare_counts()
-        return result
 
     # -- old copies --------------------------------------------------------------------------------
 

@@ -56,8 +56,11 @@ class SimulatedConnection:
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> SimulatedCursor:
         """Carry out one statement."""
-        with _as_sqlite3(self._require_on):
+        try:  # as `_as_sqlite3`, which would cost as much as a small statement
             return self._run(sql, tuple(parameters))
+        except (apsw.Error, UnicodeDecodeError) as problem:
+            with _as_sqlite3(self._require_on):
+                raise problem from None
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> SimulatedCursor:
         """Carry out one statement for each of many arguments."""

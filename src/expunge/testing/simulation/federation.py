@@ -225,9 +225,9 @@ class SimulatedFederation:
         backup that the server was restored from, is replaced.
         """
         result = client.sync()
-        if result is None and (client.is_told_old or client.is_told_unknown):
-            self.replace(client)
-        elif result is not None and result.status == "gone":
+        if result is None:
+            self._replace_if_told(client)
+        elif result.status == "gone":
             if not client.lies:
                 raise LawBrokenError(
                     "only liars are named", f"{client.name} is gone, and is honest"
@@ -236,3 +236,12 @@ class SimulatedFederation:
             self.gone.append(client)
             self.world.count("a liar is gone")
         return result
+
+    def push(self, client: ClientParty) -> None:
+        """Have a client bring what it has changed."""
+        client.push()
+        self._replace_if_told(client)
+
+    def _replace_if_told(self, client: ClientParty) -> None:
+        if client.is_told_old or client.is_told_unknown:
+            self.replace(client)

@@ -19,6 +19,7 @@ from expunge.testing.simulation.machine import SimulatedMachine
 from expunge.testing.simulation.world import Clock, LawBrokenError, World
 
 _T = TypeVar("_T")
+_NO_KEY = bytes(32)
 
 
 class Party:
@@ -168,5 +169,5 @@ def keys_in(vault: bytes) -> Iterator[tuple[int, bytes]]:
         for place in range(SLOTS):
             start = sector + place * SLOT_BYTES
             key = vault[start : start + 32]
-            if any(key):
+            if key != _NO_KEY:
                 yield (sector // SECTOR - 1) * SLOTS + place, key

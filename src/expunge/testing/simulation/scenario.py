@@ -15,7 +15,7 @@ from expunge.secagg.arbitration import Arbiter
 from expunge.testing.simulation.machine import TROUBLES, TroubleKind
 from expunge.testing.simulation.network import FATES, Fate
 
-STEPS = 120  # usually
+STEPS, BUSY_STEPS = 120, 600  # usually
 
 # How often each kind of step is taken, if it is taken at all.
 WEIGHTS: Mapping[str, int] = {
@@ -52,6 +52,16 @@ _FEWEST_SAMPLES = 4
 _SET_ASIDE_AFTER = 3600  # seconds
 # How often there are groups; how often these have rounds, and with how many clients each.
 _GROUPED, _MASKED_WITHIN, _IN_ROUNDS, _WITHIN = 0.25, 0.15, 4, Aggregation(fewest=3)
+# How much more often clients change something where they are busy, and bring it at once.
+_BUSY: Mapping[str, float] = {
+    "add": 6,
+    "forget": 6,
+    "forget a subject": 3,
+    "correct": 6,
+    "sync": 0.5,
+}
+_PUSHES = 0.9
+_RARER = 4  # are faults there, by step and message: there are more of both
 # Without an arbiter there is nothing to judge; and where there is, the server is not lost.
 _FOR_LIARS, _NOT_WITH_LIARS = ("judge",), ("back up", "restore the server")
 ARBITER = Arbiter(hashlib.sha512(b"the arbiter of simulations").digest())
@@ -75,7 +85,7 @@ class Scenario:
         How many clients there are.
     spec : Spec
         What the federation computes.
-    weights : mapping of str to int
+    weights : mapping of str to float
         How often each kind of step is taken.
     fates : mapping of str to float
         How likely each fate of a message is.
@@ -93,6 +103,8 @@ class Scenario:
         How many aggregators there are, each with a group of clients.
     within : Aggregation or None
         The rules of secure aggregation within the groups; None without.
+    pushes : float
+        How likely a client brings a change to the server at once, without a sync.
 
     Examples
     --------
@@ -108,7 +120,7 @@ class Scenario:
     steps: Sequence[int]
     clients: int
     spec: Spec
-    weights: Mapping[str, int]
+    weights: Mapping[str, float]
     fates: Mapping[Fate, float]
     troubles: Sequence[TroubleKind]
     trouble: float
@@ -117,15 +129,17 @@ class Scenario:
     has_liar: bool = False
     groups: int = 0
     within: Aggregation | None = None
+    pushes: float = 0.0
 
     @classmethod
     def drawn(
         cls,
         seed: int,
         *,
-        steps: int = STEPS,
+        steps: int | None = None,
         masked: bool | None = None,
         groups: bool | None = None,
+        busy: bool = False,
     ) -> Scenario:
         """The scenario of a seed: some faults of all there are, so that each has its time.
 
@@ -133,13 +147,16 @@ class Scenario:
         ----------
         seed : int
             The seed.
-        steps : int, default 120
-            How many steps are taken.
+        steps : int or None, default None
+            How many steps are taken; None for 120, or 600 if `busy`.
         masked : bool or None, default None
             Whether changes travel in rounds of secure aggregation; None if chance says so.
         groups : bool or None, default None
             Whether there are aggregators; None if chance says so, and never under secure
             aggregation at the root.
+        busy : bool, default False
+            Whether clients change much, and mostly bring each change to the server at once: many
+            requests for few other messages. Then nothing is masked unless `masked` says so.
 
         Returns
         -------
@@ -148,8 +165,8 @@ class Scenario:
         """
         chance = Random(f"scenario {seed}")  # noqa: S311 - it is to be repeated
         is_masked = chance.random() < 0.2
-        if masked is not None:
-            is_masked = masked
+        if masked is not None or busy:
+            is_masked = bool(masked)
         optional = [kind for kind in WEIGHTS if kind not in _ALWAYS]
         left_out = set(chance.sample(optional, chance.randint(0, len(optional) // 2)))
         left_out |= set(_NEVER_MASKED) if is_masked else set()
@@ -161,23 +178,30 @@ class Scenario:
         if groups is not None:
             in_groups = groups
         count = count if in_groups and not is_masked else 0
-        within = _WITHIN if count and chance.random() < _MASKED_WITHIN else None
+        is_within = count and chance.random() < _MASKED_WITHIN and not busy
+        within = _WITHIN if is_within else None
         left_out |= set(_NEVER_MASKED) if within is not None else set()
+        rarer = _RARER if busy else 1
         left_out |= set() if count else set(_FOR_GROUPS)
         return cls(
             seed=seed,
-            steps=range(1, steps + 1),
+            steps=range(1, (steps or (BUSY_STEPS if busy else STEPS)) + 1),
             clients=(clients if within is None else _IN_ROUNDS) * max(1, count) + (count > 0),
             spec=_masked_spec(chance, has_liar=has_liar) if is_masked else _plain_spec(),
-            weights={kind: weight for kind, weight in WEIGHTS.items() if kind not in left_out},
-            fates={fate: chance.choice((0.01, 0.05, 0.15)) for fate in fates},
+            weights={
+                kind: _BUSY.get(kind, 1) * weight if busy else weight
+                for kind, weight in WEIGHTS.items()
+                if kind not in left_out
+            },
+            fates={fate: chance.choice((0.01, 0.05, 0.15)) / rarer for fate in fates},
             troubles=chance.sample(TROUBLES, chance.randint(0, len(TROUBLES))),
-            trouble=chance.choice((0.02, 0.1, 0.3)),
+            trouble=chance.choice((0.02, 0.1, 0.3)) / rarer,
             mirrored=chance.random() < 0.3,
             damage=chance.choice(DAMAGES) if chance.random() < 0.3 and not has_liar else "",
             has_liar=has_liar,
             groups=count,
             within=within,
+            pushes=0.0 if is_masked or within is not None else _PUSHES * busy,
         )
 
     @property

@@ -5,6 +5,7 @@ clocks, and the laws that hold nevertheless.
 from __future__ import annotations
 
 import shutil
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -47,6 +48,8 @@ class Outcome:
         scenario is the same.
     journal : list of str
         What happened, for people.
+    seconds : float
+        How long a processor was at it.
 
     Examples
     --------
@@ -65,6 +68,7 @@ class Outcome:
     coverage: Counter[str]
     digest: str
     journal: list[str] = field(repr=False)
+    seconds: float = field(default=0.0, compare=False)
 
 
 def simulate(
@@ -110,6 +114,7 @@ def simulate(
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise InputError(f"{path} is not empty: choose another folder for the simulated disks")
+    begun = time.process_time()
     world, steps = World(scenario.seed, path), Steps()
     federation = SimulatedFederation(
         scenario, world, carrier, storage, lambda: steps.take_meanwhile(federation)
@@ -128,7 +133,15 @@ def simulate(
     finally:
         federation.end()
         shutil.rmtree(path)
-    return Outcome(scenario, broken, world.messages, world.coverage, world.digest, world.journal)
+    return Outcome(
+        scenario,
+        broken,
+        world.messages,
+        world.coverage,
+        world.digest,
+        world.journal,
+        time.process_time() - begun,
+    )
 
 
 def _salt(federation: SimulatedFederation, count: int) -> bytes:

@@ -13,6 +13,7 @@ from expunge.testing.simulation.office import OfficeParty
 from expunge.testing.simulation.parties import Party
 
 _LONGEST = 40  # operations of a disk before trouble
+_RECONNECTED = 0.05  # how likely, in a step, whoever is cut off is so no longer
 _DAYS = (30, 90)  # that orders have
 _HAPPENS = (
     "wait",
@@ -37,6 +38,8 @@ class Steps:
         world, scenario = federation.world, federation.scenario
         chance = world.chance
         federation.wait(chance.choice((0.0, 0.1, 1.0, 3.0)))
+        if chance.random() < _RECONNECTED:
+            _cut_off(federation, set())
         kinds = list(scenario.weights)
         (kind,) = chance.choices(kinds, [scenario.weights[kind] for kind in kinds])
         if scenario.troubles and chance.random() < scenario.trouble:
@@ -100,6 +103,9 @@ def _act(federation: SimulatedFederation, client: ClientParty, kind: str) -> Non
         client.forget_subject(client.held[chance.choice(held)].subject)
     elif held and kind == "correct":
         client.correct(chance.choice(held))
+    if kind != "sync" and client.is_up and chance.random() < federation.scenario.pushes:
+        _is_ready(federation, client.home.server)
+        federation.push(client)
 
 
 def _stop(party: Party, kind: str) -> None:
@@ -123,15 +129,18 @@ def _happen(federation: SimulatedFederation, kind: str) -> None:
             home.network.deliver_late()
     elif kind == "cut off":
         names = [each.name for each in (*federation.clients, *federation.aggregators)]
-        cut_off = set(chance.sample(names, chance.randint(0, len(names))))
-        for home in federation.homes:
-            home.network.cut_off = cut_off
+        _cut_off(federation, set(chance.sample(names, chance.randint(0, len(names)))))
     elif kind == "set a clock":
         party = chance.choice(federation.parties)
         party.clock.ahead = chance.choice((-3600.0, 0.0, 5.0, 86400.0))
     else:
         home = chance.choice(federation.homes)
         federation.restore_server(home, with_vault=chance.random() < 0.5)
+
+
+def _cut_off(federation: SimulatedFederation, names: set[str]) -> None:
+    for home in federation.homes:
+        home.network.cut_off = names
 
 
 def _copy(client: ClientParty, kind: str) -> None:
