@@ -34,7 +34,7 @@ from expunge.client.folder import ClientFolder
 from expunge.client.outbox import Composition
 from expunge.client.trust import SyncAnswer, Trust
 from expunge.crypto import Envelope, canonical
-from expunge.errors import EvidenceError, ExpungeError, StoreError
+from expunge.errors import EvidenceError, ExpungeError, RefusedError, StoreError
 from expunge.evidence import Logged, Receipt
 from expunge.evidence.forwarding_proof import passage_bytes
 from expunge.evidence.log import read_entry
@@ -137,16 +137,18 @@ class GroupAgent(Agent):
         self._service = service
         self._office = office
         self._forwarding = Forwarding(store)
+        # Where in the group's log nothing was added or deleted: a cache.
+        self._unchanged = range(0)
 
     # -- what is forwarded -------------------------------------------------------------------------
 
     def _compose(self) -> Composition | None:
         """What the group has changed since the last request, with the orders that all of the group
-        have answered.
+        have answered. Changes that cancel out are forwarded, too: each has its passage.
         """
         before, (ledger, size, root) = self._forwarding.settled(), self._now()
         answers = self._answers()
-        if ledger == before.statistics and not answers:
+        if ledger == before.statistics and not answers and not self._has_changed(before.size, size):
             return None
         return self._forward(
             before, Forwarded(self.store.sequence + 1, size, ledger), root, answers
@@ -206,19 +208,32 @@ class GroupAgent(Agent):
         A restored group server has started over: everything forwarded before is deleted, and
         everything it has now is added.
         """
+        added, deleted = self._logged(before.size, after.size)
+        if added - deleted != after.statistics.count - before.statistics.count:
+            return after.statistics.count, before.statistics.count
+        return added, deleted
+
+    def _logged(self, start: int, end: int) -> tuple[int, int]:
+        """How many samples entries of the group's log add and delete."""
         added = deleted = 0
-        position = before.size
-        while position < after.size:
-            entries = self._service.entries(position, after.size)
-            position += len(entries)
+        while start < end:
+            entries = self._service.entries(start, end)
+            start += len(entries)
             for entry in map(read_entry, entries):
                 if entry["kind"] in ("changed", "aggregated"):
                     added, deleted = added + entry["added"], deleted + entry["deleted"]
                 elif entry["kind"] == "forgotten" and entry["count"] > 0:
                     deleted += entry["count"]
-        if added - deleted != after.statistics.count - before.statistics.count:
-            return after.statistics.count, before.statistics.count
         return added, deleted
+
+    def _has_changed(self, start: int, end: int) -> bool:
+        """Whether anything was added or deleted there; each entry is read once."""
+        seen = self._unchanged
+        read_until = seen.stop if seen.start == start and seen.stop <= end else start
+        if self._logged(read_until, end) != (0, 0):
+            return True
+        self._unchanged = range(start, end)
+        return False
 
     def _statistics(self) -> Statistics:
         """What the server above has receipted; whether the group's clients hold it is for the
@@ -280,13 +295,24 @@ class GroupAgent(Agent):
             self.store.remember({"orders": canonical.encode(content).decode("ascii")})
 
     def _answers(self) -> list[OrderAnswer]:
-        """The orders that all clients of the group have answered, with what they found together."""
-        answers = []
-        for order, (own, sequence) in sorted(self._filed().items()):
+        """The orders that all clients of the group have answered, with what they found together.
+
+        One that the group's server no longer knows, because it was restored from a backup, is
+        filed again at the next sync.
+        """
+        answers, filed = [], self._filed()
+        for order, (own, sequence) in sorted(filed.items()):
             if sequence and self._forwarding.is_receipted(sequence):
                 continue
-            shown = self._office.ask("show-order", {"order": own})
-            if shown["state"] == "complete":
+            try:
+                shown = self._office.ask("show-order", {"order": own})
+            except RefusedError as refusal:
+                if refusal.code != "unknown-order":
+                    raise
+                self._keep_filed({each: filed[each] for each in filed if each != order})
+                filed = self._filed()
+                continue
+            if shown["state"] in ("complete", "closed"):
                 counts = [int(answer["found"]) for answer in shown["answers"]]
                 answers.append(
                     OrderAnswer(order, UNDISCLOSED if UNDISCLOSED in counts else sum(counts))
@@ -535,27 +561,38 @@ class Aggregator:
             The server above cannot be reached.
         """
         index, entry = self._entry(client, sequence)
+        strange = 0
         for number, data in sorted(self.upstream.documents("receipt").items()):
             receipt = Receipt.read(Envelope.from_bytes(data, "receipt"), self._trust.chain)
             if receipt.logged.entry.get("message") != "group":
                 continue
             position = receipt.logged.index + 1
-            (forwarded,) = self._carrier.entries(position, position + 1)
-            state = read_entry(forwarded)
+            checkpoint = Envelope.from_bytes(self._trust.checkpoint(), "checkpoint")
+            size = checkpoint.unverified()["size"]
+            # Of a log that either server has lost there may be receipts, too.
+            shown = self._carrier.entries(position, position + 1) if position < size else []
+            state: dict[str, Any] = read_entry(shown[0]) if shown else {"kind": ""}
             if state["kind"] != "forwarded" or state["sequence"] != number:
-                raise EvidenceError(
-                    f"the server above does not show which log request {number} of {self.name} "
-                    "was the state of"
-                )
-            if state["size"] > index:
-                checkpoint = Envelope.from_bytes(self._trust.checkpoint(), "checkpoint")
-                size = checkpoint.unverified()["size"]
+                strange = number
+            elif state["size"] > index and self._is_of_our_log(state):
+                forwarded = shown[0]
                 within = Logged.of(entry, index, self.group.carrier.inclusion(index, state["size"]))
                 above = Logged.of(forwarded, position, self._carrier.inclusion(position, size))
                 return passage_bytes(client, sequence, within, above, checkpoint)
+        if strange:
+            raise EvidenceError(
+                f"the server above does not show which log request {strange} of {self.name} was "
+                "the state of; if it was restored from a backup, sync the aggregator first"
+            )
         raise StoreError(
             f"request {sequence} of {client} has not been forwarded yet: sync the aggregator first"
         )
+
+    def _is_of_our_log(self, forwarded: dict[str, Any]) -> bool:
+        """Whether an entry above is about the group's log as it is."""
+        log = self.group.carrier.state.log
+        size, root = forwarded["size"], bytes.fromhex(forwarded["root"])
+        return bool(size <= log.size and log.root(size) == root)
 
     def _entry(self, client: str, sequence: int) -> tuple[int, bytes]:
         """The entry of a client's request in the group's log."""

@@ -4,6 +4,7 @@ down to each of them.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from expunge import Aggregation, Spec, aggregator
 from expunge.aggregator import Aggregator, Forwarder
 from expunge.client import Selection
-from expunge.crypto import canonical
+from expunge.crypto import SigningKey, canonical
 from expunge.errors import (
     CarrierError,
     EvidenceError,
@@ -28,6 +29,7 @@ from expunge.errors import (
 from expunge.evidence import verify
 from expunge.evidence.log import read_entry
 from expunge.federation import Federation
+from expunge.server.backup import restore
 from expunge.server.service import Service
 from support.aggregators import SPEC, Tree
 
@@ -296,6 +298,101 @@ def test_a_root_that_lost_its_ledger_gets_everything_again(tree: Tree) -> None:
     tree.add("region-1", "client-1", 1)
     tree.sync()
     tree.check()
+
+
+def test_changes_that_cancel_out_have_their_passages(tree: Tree) -> None:
+    fill(tree)
+    ids = tree.add("region-0", "client-0", 1)
+    group = tree.groups["region-0"]
+    group.group.sync()
+    tree.forget("region-0", "client-0", ids)
+    tree.sync()
+    for sequence in (2, 3):
+        verify(group.passage("client-0", sequence), tree.root.office.server)
+    size = tree.root.carrier.state.log.size
+    tree.sync()
+    assert tree.root.carrier.state.log.size == size
+    tree.check()
+
+
+def test_an_order_that_the_group_has_closed_is_answered(tree: Tree) -> None:
+    fill(tree)
+    order = tree.root.order("ann")
+    for group in tree.groups.values():
+        group.sync()
+        group.group.sync()
+        (own,) = group.group.office.ask("orders", {})
+        group.group.office.do("close-order", {"order": own["order"]})
+    tree.sync()
+    assert tree.root.office.ask("show-order", {"order": order})["state"] == "complete"
+
+
+def restored(tree: Tree, path: Path, name: str) -> Path:
+    """What a lost server is restored from: its newest backup, made now."""
+    office = tree.root.office if name == "root" else tree.groups[name].group.office
+    office.do("backup", {"name": "newest"})
+    shutil.copytree(tree.folder / name / "server", path)
+    return path
+
+
+def lose(tree: Tree, name: str, saved: Path) -> None:
+    """The server's folder is lost; there is what was restored from the backup."""
+    (tree.root if name == "root" else tree.groups[name]).close()
+    server = tree.folder / name / "server"
+    shutil.rmtree(server)
+    key = SigningKey.from_pem((saved / "server.key").read_bytes())
+    restore(server, saved / "backups" / "newest", key)
+    if name == "root":
+        tree.root = Federation.open(tree.folder / name)
+        for group in tree.groups:
+            tree.reopen(group)
+    else:
+        tree.open(name)
+
+
+def sync_group(group: Aggregator) -> None:
+    for name in ("client-0", "client-1"):
+        group.group.client(name).agent.sync(accept_restored=True)
+
+
+def test_a_group_that_was_restored_goes_on_with_orders_and_passages(
+    tree: Tree, tmp_path: Path
+) -> None:
+    fill(tree)
+    saved = restored(tree, tmp_path / "saved", "region-0")
+    for _ in range(2):
+        tree.add("region-0", "client-0", 1)
+        tree.sync()
+    order = tree.root.order("ann")
+    tree.groups["region-0"].sync()  # files it in the group
+    lose(tree, "region-0", saved)
+    group = tree.groups["region-0"]
+    for _ in range(3):
+        sync_group(group)
+        tree.groups["region-1"].group.sync()
+        for each in tree.groups.values():
+            each.sync()
+    tree.check()
+    assert tree.root.office.ask("show-order", {"order": order})["state"] == "complete"
+    verify(group.passage("client-1", group.sequences("client-1")[-1]), tree.root.office.server)
+
+
+def test_a_root_that_was_restored_is_accepted(tree: Tree, tmp_path: Path) -> None:
+    fill(tree)
+    saved = restored(tree, tmp_path / "saved", "root")
+    tree.add("region-0", "client-0", 1)
+    tree.sync()
+    tree.sync()
+    lose(tree, "root", saved)
+    group = tree.groups["region-0"]
+    with pytest.raises(EvidenceError, match="accept_restored=True"):
+        group.sync()
+    for _ in range(2):
+        for each in tree.groups.values():
+            each.sync(accept_restored=True)
+    tree.check()
+    proof = group.passage("client-0", 2)
+    verify(proof, tree.root.office.server)
 
 
 def test_only_where_the_spec_allows_it(tmp_path: Path) -> None:

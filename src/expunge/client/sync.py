@@ -67,17 +67,22 @@ def require_in_step(store: ClientStore, answer: SyncAnswer) -> None:
     if answer.sequence > own_sequence or (store.recall("rejoin") == "1" and not rejoining):
         raise StoreError(
             f"the server has receipted {answer.sequence} requests of {store.name}, this store "
-            f"knows of {own_sequence}: it is an old copy, whose samples can be read, but which "
-            "cannot go on. Put the newest copy back. If there is none: have the operator forget "
-            f"this client (expunge server forget-client {store.name}), enrol a new one "
-            "under another name, add the samples there again from where they came, and erase this "
-            "copy (expunge client leave)"
+            f"knows of {own_sequence}: it is {_old_copy(store)}"
         )
     if answer.sequence < store.sequence:
         raise EvidenceError(
             f"the server has forgotten requests that it receipted: it knows of {answer.sequence}, "
             f"this client has receipts up to {store.sequence}. Show the receipts to the operator"
         )
+
+
+def _old_copy(store: ClientStore) -> str:
+    return (
+        "an old copy, whose samples can be read, but which cannot go on. Put the newest copy back. "
+        "If there is none: have the operator forget this client (expunge server forget-client "
+        f"{store.name}), enrol a new one under another name, add the samples there again from "
+        "where they came, and erase this copy (expunge client leave)"
+    )
 
 
 @dataclass(frozen=True)
@@ -511,6 +516,11 @@ class Agent:
             return self._delivery.deliver(composition)
         except RefusedError as refusal:
             if not mend or not self._mend(composition, refusal):
+                if refusal.code == "sequence-reused":
+                    refusal.add_note(
+                        "If this store was put back from a backup, or is in use in two places, it "
+                        f"is {_old_copy(self.store)}"
+                    )
                 raise
             return None
 

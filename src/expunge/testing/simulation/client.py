@@ -197,8 +197,9 @@ class ClientParty(Party):
     @property
     def is_told_old(self) -> bool:
         """Whether the last sync said that this store is an old copy."""
+        told = " ".join([str(self._told), *getattr(self._told, "__notes__", ())])
         words = ("it is an old copy", "does not continue the log")  # the latter after a restore
-        return self.is_old_copy and any(each in str(self._told) for each in words)
+        return self.is_old_copy and any(each in told for each in words)
 
     @property
     def is_told_unknown(self) -> bool:

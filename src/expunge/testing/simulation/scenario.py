@@ -44,7 +44,7 @@ WEIGHTS: Mapping[str, int] = {
     "cut off": 2,
     "set a clock": 1,
 }
-_ALWAYS = ("add", "forget", "sync", "wait")
+_ALWAYS = ("add", "forget", "sync", "forward", "wait")
 # A client that is an old copy has to be forgotten, which masked needs more clients than there are.
 _NEVER_MASKED = ("copy a client", "put an old copy back")
 _FOR_GROUPS = ("forward",)
@@ -174,11 +174,12 @@ class Scenario:
         left_out |= set(_NOT_WITH_LIARS if has_liar else _FOR_LIARS)
         fates = chance.sample(FATES, chance.randint(0, len(FATES)))
         clients = chance.randint(1, 3) + 3 * is_masked + has_liar
-        in_groups, count = chance.random() < _GROUPED, chance.choice((1, 2, 2))
+        trees = Random(f"groups {seed}")  # noqa: S311 - it is to be repeated
+        in_groups, count = trees.random() < _GROUPED, trees.choice((1, 2, 2))
         if groups is not None:
             in_groups = groups
         count = count if in_groups and not is_masked else 0
-        is_within = count and chance.random() < _MASKED_WITHIN and not busy
+        is_within = count and trees.random() < _MASKED_WITHIN and not busy
         within = _WITHIN if is_within else None
         left_out |= set(_NEVER_MASKED) if within is not None else set()
         rarer = _RARER if busy else 1
