@@ -13,7 +13,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -46,6 +45,7 @@ from support.killable_parties import (
     stored,
 )
 from support.operations import DIM, LABELS, Operations, Story, filed, ordered, read, sample
+from support.serving import free_port
 
 SPEC = Spec(dim=DIM, labels=LABELS, gamma=1.0, messages=("rows", "gram"))
 PARTIES = ("server", *CLIENTS, OPERATOR)
@@ -120,9 +120,7 @@ class Kills:
     @classmethod
     def found(cls, folder: Path) -> Kills:
         """Found a federation and enrol everybody."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            site = Site(folder, int(probe.getsockname()[1]))
+        site = Site(folder, free_port())
         operator, key = (SigningKey(secrets.token_bytes(32)) for _ in range(2))
         make_tls(site.tls, ["127.0.0.1"])
         found(folder / "server", SPEC, operator.public, key=key)

@@ -179,6 +179,7 @@ class GroupAgent(Agent):
             "group", GramPart(after.statistics - before.statistics), log=(after.size, root)
         )
         self._forwarding.begin(after)
+        self.store.remember({"forwarded-log": f"{after.size} {root.hex()}"})
         return self.store.outbox.compose_group(
             message.to_bytes(self.store.spec),
             added=added,
@@ -227,7 +228,14 @@ class GroupAgent(Agent):
         return added, deleted
 
     def _has_changed(self, start: int, end: int) -> bool:
-        """Whether anything was added or deleted there; each entry is read once."""
+        """Whether anything was added or deleted there, or this is not the log of before; each entry
+        is read once.
+        """
+        size, _, root = (self.store.recall("forwarded-log") or "").partition(" ")
+        if size == str(start) and (
+            start > end or self._service.state.log.root(start).hex() != root
+        ):
+            return True  # the group's server was restored from a backup
         seen = self._unchanged
         read_until = seen.stop if seen.start == start and seen.stop <= end else start
         if self._logged(read_until, end) != (0, 0):

@@ -377,6 +377,23 @@ def test_a_group_that_was_restored_goes_on_with_orders_and_passages(
     verify(group.passage("client-1", group.sequences("client-1")[-1]), tree.root.office.server)
 
 
+def test_a_restored_group_forwards_its_new_log_though_its_ledger_is_the_same(
+    tree: Tree, tmp_path: Path
+) -> None:
+    fill(tree)
+    saved = restored(tree, tmp_path / "saved", "region-0")
+    tree.groups["region-0"].group.office.do("fold", {})
+    tree.add("region-0", "client-0", 1)
+    tree.sync()
+    lose(tree, "region-0", saved)
+    group = tree.groups["region-0"]
+    sync_group(group)  # it gets everything again
+    for _ in range(2):
+        group.sync()
+    verify(group.passage("client-0", group.sequences("client-0")[-1]), tree.root.office.server)
+    tree.check()
+
+
 def test_a_root_that_was_restored_is_accepted(tree: Tree, tmp_path: Path) -> None:
     fill(tree)
     saved = restored(tree, tmp_path / "saved", "root")

@@ -34,12 +34,15 @@ class Steps:
         self._is_meanwhile = False
 
     def take(self, federation: SimulatedFederation) -> None:
-        """One step, of whichever kind."""
+        """One step, of whichever kind; then, now and then, nobody is cut off any more."""
+        self._take(federation)
+        if federation.world.chance.random() < _RECONNECTED:
+            _cut_off(federation, set())
+
+    def _take(self, federation: SimulatedFederation) -> None:
         world, scenario = federation.world, federation.scenario
         chance = world.chance
         federation.wait(chance.choice((0.0, 0.1, 1.0, 3.0)))
-        if chance.random() < _RECONNECTED:
-            _cut_off(federation, set())
         kinds = list(scenario.weights)
         (kind,) = chance.choices(kinds, [scenario.weights[kind] for kind in kinds])
         if scenario.troubles and chance.random() < scenario.trouble:
