@@ -60,9 +60,10 @@ class Left:
         with Federation.open(path / "federation") as federation:
             federation.order("nobody")
             federation.sync()
-            federation.client("south").forget(ids=["south 3"])
+            for name in CLIENTS:  # that is still to be sent
+                federation.client(name).store.forget(Selection(ids=(f"{name} 3",)))
             shutil.copytree(path / "federation", self.path)
-        kept = [("north", 1), ("north", 3), ("south", 1)]
+        kept = [(name, 1) for name in CLIENTS]
         rows = [sample(f"{name} {number}", 0) for name, number in kept]
         self.held = {f"{name} {number}" for name, number in kept}
         self.head = solve(Statistics.of(SPEC, [row[0] for row in rows], [row[1] for row in rows]))

@@ -31,7 +31,7 @@ def test_no_flipped_bit_is_silently_wrong(tmp_path: Path) -> None:
     left = damage.Left(tmp_path)
     chance = seeds.chance("damage")
     flips = list(damage.tags(left))
-    assert len(flips) == 2 * len(damage.SUBJECTS) * 8 * damage.TAG_BYTES
+    assert len(flips) >= 2 * len(damage.SUBJECTS) * 8 * damage.TAG_BYTES
     for flip in chance.sample(flips, FLIPS):
         assert left.try_order(flip) == "harmless"
     frames = list(damage.frames(left, chance))
@@ -47,6 +47,8 @@ def test_another_head_than_that_of_a_retrain_is_found(tmp_path: Path) -> None:
     (name, bit), *_ = damage.tags(left)
     with pytest.raises(AssertionError, match="the stores hold"):
         left.try_out((name, bit))
+    left.held = {"north 1", "south 1"}
+    assert left.try_out((name, bit)) == "harmless"
 
 
 def held_by(story: Story) -> dict[str, tuple[object, ...]]:

@@ -592,6 +592,12 @@ class Aggregator:
                 f"the server above does not show which log request {strange} of {self.name} was "
                 "the state of; if it was restored from a backup, sync the aggregator first"
             )
+        content = read_entry(entry)
+        if not (content["added"] or content["deleted"]):
+            raise StoreError(
+                f"request {sequence} of {client} added and deleted nothing: its passage comes with "
+                "the next change of the group that is forwarded"
+            )
         raise StoreError(
             f"request {sequence} of {client} has not been forwarded yet: sync the aggregator first"
         )

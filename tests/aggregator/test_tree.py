@@ -315,6 +315,18 @@ def test_changes_that_cancel_out_have_their_passages(tree: Tree) -> None:
     tree.check()
 
 
+def test_an_answer_that_changes_nothing_waits_for_the_next_change(tree: Tree) -> None:
+    fill(tree)
+    group = tree.groups["region-0"]
+    group.group.audit()
+    group.sync()
+    with pytest.raises(StoreError, match=r"request 2 .* nothing: its passage comes with the next"):
+        group.passage("client-0", 2)
+    tree.add("region-0", "client-1", 1)
+    tree.sync()
+    verify(group.passage("client-0", 2), tree.root.office.server)
+
+
 def test_an_order_that_the_group_has_closed_is_answered(tree: Tree) -> None:
     fill(tree)
     order = tree.root.order("ann")

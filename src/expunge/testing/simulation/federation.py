@@ -123,7 +123,7 @@ class SimulatedFederation:
     # -- time and calm -----------------------------------------------------------------------------
 
     def wait(self, seconds: float) -> None:
-        """Time passes; the server does what is due."""
+        """Time passes; the servers do what is due."""
         while seconds > 0.0:
             promised = any(home.server.promises for home in self.homes)
             piece = min(seconds, _PIECE) if promised else seconds
@@ -187,6 +187,10 @@ class SimulatedFederation:
                 home.office.require("amend", {"gamma": gamma.hex()})
             for name in home.forgotten[forgotten:]:
                 home.office.require("forget-client", {"client": name})
+            if isinstance(server, AggregatorParty) and server.forward() is None:
+                raise LawBrokenError(
+                    "everything settles", f"{server.name} cannot forward: {server.problem}"
+                )  # which amends its spec as the root's was amended
 
     def enrol_more(self, home: Home, count: int) -> None:
         """More clients take part."""

@@ -97,9 +97,11 @@ class SimulatedMachine(Machine):
             THIS.write(descriptor, part, offset)
             self._open[descriptor].pending.append((offset, part))
 
-        room = offset + len(data) > os.fstat(descriptor).st_size if self.is_on else True
+        kind = "write"
+        if self.has_trouble and self.is_on and offset + len(data) <= os.fstat(descriptor).st_size:
+            kind = "overwrite"
         half = data[: len(data) // 2]
-        self._do("write" if room else "overwrite", write, torn=lambda: write(half))
+        self._do(kind, write, torn=lambda: write(half))
 
     def truncate(self, descriptor: int, size: int) -> None:
         """Cut a file."""

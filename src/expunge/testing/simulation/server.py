@@ -216,6 +216,8 @@ class ServerParty(Party):
         if service is None or self.machine.has_trouble:
             return
         size = service.state.log.size
+        if size == len(self.log):
+            return
         if size > len(self.log):
             self.log += service.entries(len(self.log), size)
         if service.state.record.round > self._round:

@@ -158,7 +158,6 @@ def _run(federation: SimulatedFederation, steps: Steps) -> None:
     for step in federation.scenario.steps:
         world.begin(step)
         steps.take(federation)
-        federation.tick()
         for party in federation.parties:
             party.note_keys()
     world.begin(0)
