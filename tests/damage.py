@@ -23,7 +23,7 @@ from pathlib import Path
 from expunge import Spec, Statistics, solve
 from expunge.client import ClientStore, Selection
 from expunge.client.folder import ClientFolder
-from expunge.errors import ExpungeError
+from expunge.errors import ExpungeError, StoreDamagedError
 from expunge.evidence import verify
 from expunge.federation import Federation
 from support import seeds
@@ -74,7 +74,9 @@ class Left:
         return [str(file.relative_to(self.path)) for file in found if file.stat().st_size]
 
     def try_out(self, flip: Flip) -> str:
-        """What becomes of one flipped bit: "told" or "harmless"; AssertionError otherwise."""
+        """What becomes of one flipped bit: "told" (an audit that differs tells, too) or "harmless";
+        AssertionError otherwise.
+        """
         return self._tried(flip, self._compare)
 
     def try_order(self, flip: Flip) -> str:
@@ -88,7 +90,8 @@ class Left:
                 if problem is not None:
                     raise problem
                 for order, subject, _ in orders:
-                    if done[order].count != SUBJECTS.count(subject):
+                    found = len(done[order].ids) + len(done[order].pending)
+                    if found != SUBJECTS.count(subject):
                         raise AssertionError(f"the order about {subject}: {done[order]}")
 
         return self._tried(flip, compare, client)
@@ -118,6 +121,8 @@ class Left:
             found = {answer["client"]: answer["found"] for answer in shown["answers"]}
             if found != dict.fromkeys(CLIENTS, SUBJECTS.count(FORGOTTEN)):
                 raise AssertionError(f"the order has found {found}")
+            if audit["result"] == "different":
+                raise StoreDamagedError(f"the audit names {audit['different']}")
             if audit["result"] != "equal":
                 raise AssertionError(f"the audit: {audit}")
             if federation.published()[0].digest != self.head.digest:

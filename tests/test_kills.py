@@ -32,7 +32,8 @@ def test_no_flipped_bit_is_silently_wrong(tmp_path: Path) -> None:
     chance = seeds.chance("damage")
     flips = list(damage.tags(left))
     assert len(flips) >= 2 * len(damage.SUBJECTS) * 8 * damage.TAG_BYTES
-    for flip in chance.sample(flips, FLIPS):
+    in_tables = [flip for flip in flips if flip[0].endswith(".db")]  # not in the log
+    for flip in chance.sample(in_tables, FLIPS):
         assert left.try_order(flip) == "harmless"
     frames = list(damage.frames(left, chance))
     assert {name.rpartition("/")[2] for name, _ in frames} == {"client.db-wal", "server.db-wal"}

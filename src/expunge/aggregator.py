@@ -130,6 +130,8 @@ class GroupAgent(Agent):
     as an operator.
     """
 
+    _has_group = True
+
     def __init__(
         self, store: ClientStore, carrier: Carrier, service: Service, office: Office, **options: Any
     ) -> None:
@@ -273,7 +275,7 @@ class GroupAgent(Agent):
         filed_before = self._filed()
         now = datetime.fromisoformat(answer.checkpoint.time)
         filed = {
-            order.order: filed_before[order.order]
+            order.order: self._unanswered(*filed_before[order.order])
             for order in answer.orders
             if order.order in filed_before
         }
@@ -288,6 +290,12 @@ class GroupAgent(Agent):
             filed[order.order] = (filed_order["order"], 0)
             self._keep_filed(filed)
         return tuple((order.order, Preview()) for order in new), None
+
+    def _unanswered(self, own: str, sequence: int) -> tuple[str, int]:
+        """An order of which the server above says that it waits: if it has receipted the answer, it
+        was restored from a backup since, and needs the answer again.
+        """
+        return own, 0 if sequence and self._forwarding.is_receipted(sequence) else sequence
 
     def _filed(self) -> dict[str, tuple[str, int]]:
         """The orders of the server above: which order of the group each has become, and the request

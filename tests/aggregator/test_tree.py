@@ -16,12 +16,13 @@ import pytest
 
 from expunge import Aggregation, Spec, aggregator
 from expunge.aggregator import Aggregator, Forwarder
-from expunge.client import Selection
+from expunge.client import Agent, Selection
 from expunge.crypto import SigningKey, canonical
 from expunge.errors import (
     CarrierError,
     EvidenceError,
     FormatError,
+    ProtocolError,
     RefusedError,
     SpecError,
     StoreError,
@@ -183,6 +184,18 @@ def test_orders_go_down_and_answers_come_up(tree: Tree) -> None:
         "region-1": 2,
     }
     verify(tree.root.bundle(order), tree.root.carrier.state.folder.key.public)
+
+
+def test_nobody_answers_for_a_group_without_asking_it(tree: Tree) -> None:
+    """A plain agent would find nobody in the store of an aggregator, which has no samples."""
+    fill(tree)
+    tree.add("region-0", "client-0", 1, subject="ann")
+    tree.sync()
+    order = tree.root.order("ann")
+    upstream = tree.groups["region-0"].upstream
+    with pytest.raises(ProtocolError, match=r"expunge aggregator sync .*region-0"):
+        Agent(upstream, tree.root.carrier).sync()
+    assert tree.root.office.ask("show-order", {"order": order})["answers"] == []
 
 
 def test_an_answer_may_come_after_the_deletion_was_forwarded(tree: Tree) -> None:
@@ -353,7 +366,7 @@ def lose(tree: Tree, name: str, saved: Path) -> None:
     server = tree.folder / name / "server"
     shutil.rmtree(server)
     key = SigningKey.from_pem((saved / "server.key").read_bytes())
-    restore(server, saved / "backups" / "newest", key)
+    restore(server, saved / "backups" / "newest", key, vault=saved / "server.vault")
     if name == "root":
         tree.root = Federation.open(tree.folder / name)
         for group in tree.groups:
@@ -408,11 +421,14 @@ def test_a_restored_group_forwards_its_new_log_though_its_ledger_is_the_same(
 
 def test_a_root_that_was_restored_is_accepted(tree: Tree, tmp_path: Path) -> None:
     fill(tree)
+    order = tree.root.order("nobody")
     saved = restored(tree, tmp_path / "saved", "root")
     tree.add("region-0", "client-0", 1)
-    tree.sync()
-    tree.sync()
+    for _ in range(2):
+        tree.sync()
+    assert tree.root.office.ask("show-order", {"order": order})["state"] == "complete"
     lose(tree, "root", saved)
+    assert tree.root.office.ask("show-order", {"order": order})["state"] == "open"
     group = tree.groups["region-0"]
     with pytest.raises(EvidenceError, match="accept_restored=True"):
         group.sync()
@@ -420,8 +436,8 @@ def test_a_root_that_was_restored_is_accepted(tree: Tree, tmp_path: Path) -> Non
         for each in tree.groups.values():
             each.sync(accept_restored=True)
     tree.check()
-    proof = group.passage("client-0", 2)
-    verify(proof, tree.root.office.server)
+    assert tree.root.office.ask("show-order", {"order": order})["state"] == "complete"
+    verify(group.passage("client-0", 2), tree.root.office.server)
 
 
 def test_only_where_the_spec_allows_it(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ each other's requests; `SyncResult` is what a sync has done.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -393,6 +394,8 @@ class Agent:
     >>> folder.cleanup()
     """
 
+    _has_group = False  # whether it answers for all clients of a group
+
     def __init__(
         self,
         store: ClientStore,
@@ -770,4 +773,9 @@ class Agent:
         if self.store.recall("enrolled") != "1":
             raise StoreError(
                 f"the client in {self.store.path} was never enrolled: enrol it by its token first"
+            )
+        if self.store.message == "group" and not self._has_group:
+            raise ProtocolError(
+                f"{self.store.path} is the store of an aggregator, which has to ask its group: "
+                f"expunge aggregator sync {shlex.quote(str(self.store.path.parent))}"
             )

@@ -108,7 +108,8 @@ def simulate(
     >>> from pathlib import Path
     >>> from expunge.testing.simulation import Scenario, simulate
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     outcome = simulate(Scenario.drawn(1, steps=5), Path(folder) / "disks")
+    ...     scenario = Scenario.drawn(1, steps=5, groups=False)
+    ...     outcome = simulate(scenario, Path(folder) / "disks")
     >>> outcome.broken is None, outcome.coverage["law: ledger"]
     (True, 1)
     """
