@@ -72,6 +72,7 @@ _GROUPS = {  # by what the names of counts begin with
     is_flag=True,
     help="Clients bring most changes at once: many requests for few other messages.",
 )
+@click.option("--no-faults", "calm", is_flag=True, help="Nothing goes wrong.")
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
@@ -91,6 +92,7 @@ def simulate(
     masked: bool | None,
     groups: bool | None,
     busy: bool,
+    calm: bool,
     jobs: int | None,
     folder: Path | None,
     journal: bool,
@@ -124,6 +126,7 @@ def simulate(
         Scenario.drawn(seed, steps=steps, masked=masked, groups=groups, busy=busy)
         for seed in numbers
     ]
+    drawn = [each.without_faults() if calm else each for each in drawn]
     scenarios = [each if chosen is None else each.only(chosen) for each in drawn]
     with tempfile.TemporaryDirectory(dir=folder or _memory(), prefix="expunge-") as temporary:
         place, began = Path(temporary), time.monotonic()
@@ -135,7 +138,7 @@ def simulate(
             first = _fewest_steps(screen, first, place)
         if journal and not campaign.broken:
             first = run(scenarios[0], place / "journal")
-    kind = _kind(masked=masked, groups=groups, busy=busy)
+    kind = _kind(masked=masked, groups=groups, busy=busy, calm=calm)
     replay = None if first is None or first.broken is None else _replay(first, kind)
     screen.result(
         _value(campaign, first, replay, took),
@@ -188,10 +191,10 @@ def _fewest_steps(screen: Screen, outcome: Outcome, place: Path) -> Outcome:
     return best
 
 
-def _kind(*, masked: bool | None, groups: bool | None, busy: bool) -> str:
+def _kind(*, masked: bool | None, groups: bool | None, busy: bool, calm: bool) -> str:
     rounds = "" if masked is None else " --masked" if masked else " --plain"
     trees = "" if groups is None else " --groups" if groups else " --no-groups"
-    return rounds + trees + " --busy" * busy
+    return rounds + trees + " --busy" * busy + " --no-faults" * calm
 
 
 def _replay(outcome: Outcome, kind: str) -> str:

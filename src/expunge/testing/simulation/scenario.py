@@ -48,6 +48,15 @@ _ALWAYS = ("add", "forget", "sync", "forward", "wait")
 # A client that is an old copy has to be forgotten, which masked needs more clients than there are.
 _NEVER_MASKED = ("copy a client", "put an old copy back")
 _FOR_GROUPS = ("forward",)
+_FAULTS = (
+    "kill",
+    "restore the server",
+    "copy a client",
+    "put an old copy back",
+    "late messages",
+    "cut off",
+    "set a clock",
+)
 _FEWEST_SAMPLES = 4
 _SET_ASIDE_AFTER = 3600  # seconds
 # How often there are groups; how often these have rounds, and with how many clients each.
@@ -204,6 +213,17 @@ class Scenario:
             within=within,
             pushes=0.0 if is_masked or within is not None else _PUSHES * busy,
         )
+
+    def without_faults(self) -> Scenario:
+        """The same, in which nothing goes wrong.
+
+        Returns
+        -------
+        Scenario
+            The same people do the same things.
+        """
+        weights = {kind: self.weights[kind] for kind in self.weights if kind not in _FAULTS}
+        return replace(self, weights=weights, fates={}, troubles=(), damage="")
 
     @property
     def is_masked(self) -> bool:
