@@ -17,6 +17,7 @@ import pytest
 from expunge import Aggregation, Spec, aggregator
 from expunge.aggregator import Aggregator, Forwarder
 from expunge.client import Agent, Selection
+from expunge.client.scrub import scrub_client
 from expunge.crypto import SigningKey, canonical
 from expunge.errors import (
     CarrierError,
@@ -31,6 +32,7 @@ from expunge.evidence import verify
 from expunge.evidence.log import read_entry
 from expunge.federation import Federation
 from expunge.server.backup import restore
+from expunge.server.scrub import scrub_server
 from expunge.server.service import Service
 from support.aggregators import SPEC, Tree
 
@@ -417,6 +419,20 @@ def test_a_restored_group_forwards_its_new_log_though_its_ledger_is_the_same(
         group.sync()
     verify(group.passage("client-0", group.sequences("client-0")[-1]), tree.root.office.server)
     tree.check()
+
+
+def test_a_scrub_finds_nothing_where_nothing_is_damaged(tree: Tree) -> None:
+    fill(tree)
+    folders = [tree.folder / name for name in ("root", *tree.groups)]
+    for group in tree.groups.values():
+        group.close()
+    tree.root.close()
+    assert [scrub_server(folder / "server").findings for folder in folders] == [[]] * 3
+    uppers = [scrub_client(folder / "upstream").findings for folder in folders[1:]]
+    assert uppers == [[]] * 2
+    tree.root = Federation.open(tree.folder / "root")
+    for name in tree.groups:
+        tree.open(name)
 
 
 def test_a_root_that_was_restored_is_accepted(tree: Tree, tmp_path: Path) -> None:
