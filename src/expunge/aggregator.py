@@ -277,10 +277,10 @@ class GroupAgent(Agent):
         filed = {
             order.order: self._unanswered(*filed_before[order.order])
             for order in answer.orders
-            if order.order in filed_before
+            if order.order in filed_before and self._is_known(filed_before[order.order][0])
         }
         self._keep_filed(filed)
-        new = [order for order in answer.orders if order.order not in filed_before]
+        new = [order for order in answer.orders if order.order not in filed]
         for order in new:
             left = (datetime.fromisoformat(order.deadline) - now).total_seconds()
             days = min(max(1, math.ceil(left / _DAY)), 365)
@@ -290,6 +290,17 @@ class GroupAgent(Agent):
             filed[order.order] = (filed_order["order"], 0)
             self._keep_filed(filed)
         return tuple((order.order, Preview()) for order in new), None
+
+    def _is_known(self, own: str) -> bool:
+        """Whether the group's server, which may have been restored from a backup, still knows an
+        order and whom it is about.
+        """
+        try:
+            return bool(self._office.ask("show-order", {"order": own})["state"] != "lost")
+        except RefusedError as refusal:
+            if refusal.code != "unknown-order":
+                raise
+            return False
 
     def _unanswered(self, own: str, sequence: int) -> tuple[str, int]:
         """An order of which the server above says that it waits: if it has receipted the answer, it
@@ -311,23 +322,12 @@ class GroupAgent(Agent):
             self.store.remember({"orders": canonical.encode(content).decode("ascii")})
 
     def _answers(self) -> list[OrderAnswer]:
-        """The orders that all clients of the group have answered, with what they found together.
-
-        One that the group's server no longer knows, because it was restored from a backup, is
-        filed again at the next sync.
-        """
-        answers, filed = [], self._filed()
-        for order, (own, sequence) in sorted(filed.items()):
+        """The orders that all clients of the group have answered, with what they found together."""
+        answers = []
+        for order, (own, sequence) in sorted(self._filed().items()):
             if sequence and self._forwarding.is_receipted(sequence):
                 continue
-            try:
-                shown = self._office.ask("show-order", {"order": own})
-            except RefusedError as refusal:
-                if refusal.code != "unknown-order":
-                    raise
-                self._keep_filed({each: filed[each] for each in filed if each != order})
-                filed = self._filed()
-                continue
+            shown = self._office.ask("show-order", {"order": own})
             if shown["state"] in ("complete", "closed"):
                 counts = [int(answer["found"]) for answer in shown["answers"]]
                 answers.append(

@@ -362,13 +362,18 @@ def restored(tree: Tree, path: Path, name: str) -> Path:
     return path
 
 
-def lose(tree: Tree, name: str, saved: Path) -> None:
+def lose(tree: Tree, name: str, saved: Path, *, with_vault: bool = True) -> None:
     """The server's folder is lost; there is what was restored from the backup."""
     (tree.root if name == "root" else tree.groups[name]).close()
     server = tree.folder / name / "server"
     shutil.rmtree(server)
     key = SigningKey.from_pem((saved / "server.key").read_bytes())
-    restore(server, saved / "backups" / "newest", key, vault=saved / "server.vault")
+    restore(
+        server,
+        saved / "backups" / "newest",
+        key,
+        vault=saved / "server.vault" if with_vault else None,
+    )
     if name == "root":
         tree.root = Federation.open(tree.folder / name)
         for group in tree.groups:
@@ -382,17 +387,21 @@ def sync_group(group: Aggregator) -> None:
         group.group.client(name).agent.sync(accept_restored=True)
 
 
+@pytest.mark.parametrize("with_vault", [True, False])
 def test_a_group_that_was_restored_goes_on_with_orders_and_passages(
-    tree: Tree, tmp_path: Path
+    tree: Tree, tmp_path: Path, with_vault: bool
 ) -> None:
+    """The order of before the backup is lost with the vault, the one of after it anyway."""
     fill(tree)
+    earlier = tree.root.order("ben")
+    tree.groups["region-0"].sync()
     saved = restored(tree, tmp_path / "saved", "region-0")
     for _ in range(2):
         tree.add("region-0", "client-0", 1)
         tree.sync()
     order = tree.root.order("ann")
     tree.groups["region-0"].sync()  # files it in the group
-    lose(tree, "region-0", saved)
+    lose(tree, "region-0", saved, with_vault=with_vault)
     group = tree.groups["region-0"]
     for _ in range(3):
         sync_group(group)
@@ -400,7 +409,8 @@ def test_a_group_that_was_restored_goes_on_with_orders_and_passages(
         for each in tree.groups.values():
             each.sync()
     tree.check()
-    assert tree.root.office.ask("show-order", {"order": order})["state"] == "complete"
+    for filed in (earlier, order):
+        assert tree.root.office.ask("show-order", {"order": filed})["state"] == "complete"
     verify(group.passage("client-1", group.sequences("client-1")[-1]), tree.root.office.server)
 
 
