@@ -20,7 +20,7 @@ MINUTES ?= 60
 SHARED_DATA := $(abspath ../shared/data)
 export EXPUNGE_DATA ?= $(if $(wildcard $(SHARED_DATA)),$(SHARED_DATA),)
 
-.PHONY: demo test test-random simulate test-extras test-data docs lint dist requirements bench results clean
+.PHONY: demo test test-random simulate kills damage test-extras test-data docs lint dist requirements bench results clean
 .DELETE_ON_ERROR:
 
 $(CORE): pyproject.toml constraints.txt
@@ -54,10 +54,23 @@ test: lint
 test-random: $(STAMP)
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/random_runs.py $(MINUTES) -n 2 -m $(LIGHT)
 
-# Federations among faults, each from its seed.
+# Federations among faults, each from its seed; SIMULATE=--busy for more requests.
 SEEDS ?= 0-99
+SIMULATE ?=
 simulate: $(STAMP)
-	OPENBLAS_NUM_THREADS=1 $(BIN)/expunge simulate --seeds $(SEEDS)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/expunge simulate --seeds $(SEEDS) $(SIMULATE)
+
+# Real processes over HTTPS, killed with signal 9, and compared with what was written down elsewhere.
+KILLS ?= 1000
+kills: export EXPUNGE_SEED ?= random
+kills: $(STAMP)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/kills.py $(KILLS)
+
+# Flipped bits in the files of a federation: every one of each subject tag, and FLIPS anywhere.
+FLIPS ?= 1000
+damage: export EXPUNGE_SEED ?= random
+damage: $(STAMP)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/damage.py $(FLIPS)
 
 $(EXTRAS): $(STAMP) constraints-extras.txt
 	@echo "Adding torch, transformers, timm, a model, Ray, Dask and pandas (once; about a minute and 1.6 GB) ..."

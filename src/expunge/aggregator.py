@@ -34,7 +34,7 @@ from expunge.client.folder import ClientFolder
 from expunge.client.outbox import Composition
 from expunge.client.trust import SyncAnswer, Trust
 from expunge.crypto import Envelope, canonical
-from expunge.errors import EvidenceError, ExpungeError, StoreError
+from expunge.errors import EvidenceError, ExpungeError, RefusedError, StoreError
 from expunge.evidence import Logged, Receipt
 from expunge.evidence.forwarding_proof import passage_bytes
 from expunge.evidence.log import read_entry
@@ -130,6 +130,8 @@ class GroupAgent(Agent):
     as an operator.
     """
 
+    _has_group = True
+
     def __init__(
         self, store: ClientStore, carrier: Carrier, service: Service, office: Office, **options: Any
     ) -> None:
@@ -137,16 +139,18 @@ class GroupAgent(Agent):
         self._service = service
         self._office = office
         self._forwarding = Forwarding(store)
+        # Where in the group's log nothing was added or deleted: a cache.
+        self._unchanged = range(0)
 
     # -- what is forwarded -------------------------------------------------------------------------
 
     def _compose(self) -> Composition | None:
         """What the group has changed since the last request, with the orders that all of the group
-        have answered.
+        have answered. Changes that cancel out are forwarded, too: each has its passage.
         """
         before, (ledger, size, root) = self._forwarding.settled(), self._now()
         answers = self._answers()
-        if ledger == before.statistics and not answers:
+        if ledger == before.statistics and not answers and not self._has_changed(before.size, size):
             return None
         return self._forward(
             before, Forwarded(self.store.sequence + 1, size, ledger), root, answers
@@ -177,6 +181,7 @@ class GroupAgent(Agent):
             "group", GramPart(after.statistics - before.statistics), log=(after.size, root)
         )
         self._forwarding.begin(after)
+        self.store.remember({"forwarded-log": f"{after.size} {root.hex()}"})
         return self.store.outbox.compose_group(
             message.to_bytes(self.store.spec),
             added=added,
@@ -206,19 +211,39 @@ class GroupAgent(Agent):
         A restored group server has started over: everything forwarded before is deleted, and
         everything it has now is added.
         """
+        added, deleted = self._logged(before.size, after.size)
+        if added - deleted != after.statistics.count - before.statistics.count:
+            return after.statistics.count, before.statistics.count
+        return added, deleted
+
+    def _logged(self, start: int, end: int) -> tuple[int, int]:
+        """How many samples entries of the group's log add and delete."""
         added = deleted = 0
-        position = before.size
-        while position < after.size:
-            entries = self._service.entries(position, after.size)
-            position += len(entries)
+        while start < end:
+            entries = self._service.entries(start, end)
+            start += len(entries)
             for entry in map(read_entry, entries):
                 if entry["kind"] in ("changed", "aggregated"):
                     added, deleted = added + entry["added"], deleted + entry["deleted"]
                 elif entry["kind"] == "forgotten" and entry["count"] > 0:
                     deleted += entry["count"]
-        if added - deleted != after.statistics.count - before.statistics.count:
-            return after.statistics.count, before.statistics.count
         return added, deleted
+
+    def _has_changed(self, start: int, end: int) -> bool:
+        """Whether anything was added or deleted there, or this is not the log of before; each entry
+        is read once.
+        """
+        size, _, root = (self.store.recall("forwarded-log") or "").partition(" ")
+        if size == str(start) and (
+            start > end or self._service.state.log.root(start).hex() != root
+        ):
+            return True  # the group's server was restored from a backup
+        seen = self._unchanged
+        read_until = seen.stop if seen.start == start and seen.stop <= end else start
+        if self._logged(read_until, end) != (0, 0):
+            return True
+        self._unchanged = range(start, end)
+        return False
 
     def _statistics(self) -> Statistics:
         """What the server above has receipted; whether the group's clients hold it is for the
@@ -250,12 +275,12 @@ class GroupAgent(Agent):
         filed_before = self._filed()
         now = datetime.fromisoformat(answer.checkpoint.time)
         filed = {
-            order.order: filed_before[order.order]
+            order.order: self._unanswered(*filed_before[order.order])
             for order in answer.orders
-            if order.order in filed_before
+            if order.order in filed_before and self._is_known(filed_before[order.order][0])
         }
         self._keep_filed(filed)
-        new = [order for order in answer.orders if order.order not in filed_before]
+        new = [order for order in answer.orders if order.order not in filed]
         for order in new:
             left = (datetime.fromisoformat(order.deadline) - now).total_seconds()
             days = min(max(1, math.ceil(left / _DAY)), 365)
@@ -265,6 +290,23 @@ class GroupAgent(Agent):
             filed[order.order] = (filed_order["order"], 0)
             self._keep_filed(filed)
         return tuple((order.order, Preview()) for order in new), None
+
+    def _is_known(self, own: str) -> bool:
+        """Whether the group's server, which may have been restored from a backup, still knows an
+        order and whom it is about.
+        """
+        try:
+            return bool(self._office.ask("show-order", {"order": own})["state"] != "lost")
+        except RefusedError as refusal:
+            if refusal.code != "unknown-order":
+                raise
+            return False
+
+    def _unanswered(self, own: str, sequence: int) -> tuple[str, int]:
+        """An order of which the server above says that it waits: if it has receipted the answer, it
+        was restored from a backup since, and needs the answer again.
+        """
+        return own, 0 if sequence and self._forwarding.is_receipted(sequence) else sequence
 
     def _filed(self) -> dict[str, tuple[str, int]]:
         """The orders of the server above: which order of the group each has become, and the request
@@ -286,7 +328,7 @@ class GroupAgent(Agent):
             if sequence and self._forwarding.is_receipted(sequence):
                 continue
             shown = self._office.ask("show-order", {"order": own})
-            if shown["state"] == "complete":
+            if shown["state"] in ("complete", "closed"):
                 counts = [int(answer["found"]) for answer in shown["answers"]]
                 answers.append(
                     OrderAnswer(order, UNDISCLOSED if UNDISCLOSED in counts else sum(counts))
@@ -465,9 +507,15 @@ class Aggregator:
         """The name under which the aggregator is enrolled at the server above."""
         return self.upstream.name
 
-    def sync(self) -> SyncResult:
+    def sync(self, *, accept_restored: bool = False) -> SyncResult:
         """Forward what the group has changed, and bring down the orders, amendments, audits and
         head of the server above.
+
+        Parameters
+        ----------
+        accept_restored : bool, default False
+            Whether to accept that the log of the server above, which was restored from a backup,
+            has lost entries which this aggregator has seen. What was seen is kept as evidence.
 
         Returns
         -------
@@ -482,7 +530,7 @@ class Aggregator:
         EvidenceError
             An answer of the server above does not verify.
         """
-        return self._agent.sync()
+        return self._agent.sync(accept_restored=accept_restored)
 
     def sequences(self, client: str) -> range:
         """The numbers of the requests that a client of the group has made, the newest last.
@@ -529,27 +577,44 @@ class Aggregator:
             The server above cannot be reached.
         """
         index, entry = self._entry(client, sequence)
+        strange = 0
         for number, data in sorted(self.upstream.documents("receipt").items()):
             receipt = Receipt.read(Envelope.from_bytes(data, "receipt"), self._trust.chain)
             if receipt.logged.entry.get("message") != "group":
                 continue
             position = receipt.logged.index + 1
-            (forwarded,) = self._carrier.entries(position, position + 1)
-            state = read_entry(forwarded)
+            checkpoint = Envelope.from_bytes(self._trust.checkpoint(), "checkpoint")
+            size = checkpoint.unverified()["size"]
+            # Of a log that either server has lost there may be receipts, too.
+            shown = self._carrier.entries(position, position + 1) if position < size else []
+            state: dict[str, Any] = read_entry(shown[0]) if shown else {"kind": ""}
             if state["kind"] != "forwarded" or state["sequence"] != number:
-                raise EvidenceError(
-                    f"the server above does not show which log request {number} of {self.name} "
-                    "was the state of"
-                )
-            if state["size"] > index:
-                checkpoint = Envelope.from_bytes(self._trust.checkpoint(), "checkpoint")
-                size = checkpoint.unverified()["size"]
+                strange = number
+            elif state["size"] > index and self._is_of_our_log(state):
+                forwarded = shown[0]
                 within = Logged.of(entry, index, self.group.carrier.inclusion(index, state["size"]))
                 above = Logged.of(forwarded, position, self._carrier.inclusion(position, size))
                 return passage_bytes(client, sequence, within, above, checkpoint)
+        if strange:
+            raise EvidenceError(
+                f"the server above does not show which log request {strange} of {self.name} was "
+                "the state of; if it was restored from a backup, sync the aggregator first"
+            )
+        content = read_entry(entry)
+        if not (content["added"] or content["deleted"]):
+            raise StoreError(
+                f"request {sequence} of {client} added and deleted nothing: its passage comes with "
+                "the next change of the group that is forwarded"
+            )
         raise StoreError(
             f"request {sequence} of {client} has not been forwarded yet: sync the aggregator first"
         )
+
+    def _is_of_our_log(self, forwarded: dict[str, Any]) -> bool:
+        """Whether an entry above is about the group's log as it is."""
+        log = self.group.carrier.state.log
+        size, root = forwarded["size"], bytes.fromhex(forwarded["root"])
+        return bool(size <= log.size and log.root(size) == root)
 
     def _entry(self, client: str, sequence: int) -> tuple[int, bytes]:
         """The entry of a client's request in the group's log."""

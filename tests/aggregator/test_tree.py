@@ -4,6 +4,7 @@ down to each of them.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +17,13 @@ import pytest
 from expunge import Aggregation, Spec, aggregator
 from expunge.aggregator import Aggregator, Forwarder
 from expunge.client import Agent, Selection
-from expunge.crypto import canonical
+from expunge.client.scrub import scrub_client
+from expunge.crypto import SigningKey, canonical
 from expunge.errors import (
     CarrierError,
     EvidenceError,
     FormatError,
+    ProtocolError,
     RefusedError,
     SpecError,
     StoreError,
@@ -28,6 +31,8 @@ from expunge.errors import (
 from expunge.evidence import verify
 from expunge.evidence.log import read_entry
 from expunge.federation import Federation
+from expunge.server.backup import restore
+from expunge.server.scrub import scrub_server
 from expunge.server.service import Service
 from support.aggregators import SPEC, Tree
 
@@ -200,6 +205,18 @@ def test_orders_go_down_and_answers_come_up(tree: Tree) -> None:
     verify(tree.root.bundle(order), tree.root.carrier.state.folder.key.public)
 
 
+def test_nobody_answers_for_a_group_without_asking_it(tree: Tree) -> None:
+    """A plain agent would find nobody in the store of an aggregator, which has no samples."""
+    fill(tree)
+    tree.add("region-0", "client-0", 1, subject="ann")
+    tree.sync()
+    order = tree.root.order("ann")
+    upstream = tree.groups["region-0"].upstream
+    with pytest.raises(ProtocolError, match=r"expunge aggregator sync .*region-0"):
+        Agent(upstream, tree.root.carrier).sync()
+    assert tree.root.office.ask("show-order", {"order": order})["answers"] == []
+
+
 def test_an_answer_may_come_after_the_deletion_was_forwarded(tree: Tree) -> None:
     fill(tree)
     ids = tree.add("region-0", "client-0", 2, subject="ann")
@@ -313,6 +330,157 @@ def test_a_root_that_lost_its_ledger_gets_everything_again(tree: Tree) -> None:
     tree.add("region-1", "client-1", 1)
     tree.sync()
     tree.check()
+
+
+def test_changes_that_cancel_out_have_their_passages(tree: Tree) -> None:
+    fill(tree)
+    ids = tree.add("region-0", "client-0", 1)
+    group = tree.groups["region-0"]
+    group.group.sync()
+    tree.forget("region-0", "client-0", ids)
+    tree.sync()
+    for sequence in (2, 3):
+        verify(group.passage("client-0", sequence), tree.root.office.server)
+    size = tree.root.carrier.state.log.size
+    tree.sync()
+    assert tree.root.carrier.state.log.size == size
+    tree.check()
+
+
+def test_an_answer_that_changes_nothing_waits_for_the_next_change(tree: Tree) -> None:
+    fill(tree)
+    group = tree.groups["region-0"]
+    group.group.audit()
+    group.sync()
+    with pytest.raises(StoreError, match=r"request 2 .* nothing: its passage comes with the next"):
+        group.passage("client-0", 2)
+    tree.add("region-0", "client-1", 1)
+    tree.sync()
+    verify(group.passage("client-0", 2), tree.root.office.server)
+
+
+def test_an_order_that_the_group_has_closed_is_answered(tree: Tree) -> None:
+    fill(tree)
+    order = tree.root.order("ann")
+    for group in tree.groups.values():
+        group.sync()
+        group.group.sync()
+        (own,) = group.group.office.ask("orders", {})
+        group.group.office.do("close-order", {"order": own["order"]})
+    tree.sync()
+    assert tree.root.office.ask("show-order", {"order": order})["state"] == "complete"
+
+
+def restored(tree: Tree, path: Path, name: str) -> Path:
+    """What a lost server is restored from: its newest backup, made now."""
+    office = tree.root.office if name == "root" else tree.groups[name].group.office
+    office.do("backup", {"name": "newest"})
+    shutil.copytree(tree.folder / name / "server", path)
+    return path
+
+
+def lose(tree: Tree, name: str, saved: Path, *, with_vault: bool = True) -> None:
+    """The server's folder is lost; there is what was restored from the backup."""
+    (tree.root if name == "root" else tree.groups[name]).close()
+    server = tree.folder / name / "server"
+    shutil.rmtree(server)
+    key = SigningKey.from_pem((saved / "server.key").read_bytes())
+    restore(
+        server,
+        saved / "backups" / "newest",
+        key,
+        vault=saved / "server.vault" if with_vault else None,
+    )
+    if name == "root":
+        tree.root = Federation.open(tree.folder / name)
+        for group in tree.groups:
+            tree.reopen(group)
+    else:
+        tree.open(name)
+
+
+def sync_group(group: Aggregator) -> None:
+    for name in ("client-0", "client-1"):
+        group.group.client(name).agent.sync(accept_restored=True)
+
+
+@pytest.mark.parametrize("with_vault", [True, False])
+def test_a_group_that_was_restored_goes_on_with_orders_and_passages(
+    tree: Tree, tmp_path: Path, with_vault: bool
+) -> None:
+    """The order of before the backup is lost with the vault, the one of after it anyway."""
+    fill(tree)
+    earlier = tree.root.order("ben")
+    tree.groups["region-0"].sync()
+    saved = restored(tree, tmp_path / "saved", "region-0")
+    for _ in range(2):
+        tree.add("region-0", "client-0", 1)
+        tree.sync()
+    order = tree.root.order("ann")
+    tree.groups["region-0"].sync()  # files it in the group
+    lose(tree, "region-0", saved, with_vault=with_vault)
+    group = tree.groups["region-0"]
+    for _ in range(3):
+        sync_group(group)
+        tree.groups["region-1"].group.sync()
+        for each in tree.groups.values():
+            each.sync()
+    tree.check()
+    for filed in (earlier, order):
+        assert tree.root.office.ask("show-order", {"order": filed})["state"] == "complete"
+    verify(group.passage("client-1", group.sequences("client-1")[-1]), tree.root.office.server)
+
+
+def test_a_restored_group_forwards_its_new_log_though_its_ledger_is_the_same(
+    tree: Tree, tmp_path: Path
+) -> None:
+    fill(tree)
+    saved = restored(tree, tmp_path / "saved", "region-0")
+    tree.groups["region-0"].group.office.do("fold", {})
+    tree.add("region-0", "client-0", 1)
+    tree.sync()
+    lose(tree, "region-0", saved)
+    group = tree.groups["region-0"]
+    sync_group(group)  # it gets everything again
+    for _ in range(2):
+        group.sync()
+    verify(group.passage("client-0", group.sequences("client-0")[-1]), tree.root.office.server)
+    tree.check()
+
+
+def test_a_scrub_finds_nothing_where_nothing_is_damaged(tree: Tree) -> None:
+    fill(tree)
+    folders = [tree.folder / name for name in ("root", *tree.groups)]
+    for group in tree.groups.values():
+        group.close()
+    tree.root.close()
+    assert [scrub_server(folder / "server").findings for folder in folders] == [[]] * 3
+    uppers = [scrub_client(folder / "upstream").findings for folder in folders[1:]]
+    assert uppers == [[]] * 2
+    tree.root = Federation.open(tree.folder / "root")
+    for name in tree.groups:
+        tree.open(name)
+
+
+def test_a_root_that_was_restored_is_accepted(tree: Tree, tmp_path: Path) -> None:
+    fill(tree)
+    order = tree.root.order("nobody")
+    saved = restored(tree, tmp_path / "saved", "root")
+    tree.add("region-0", "client-0", 1)
+    for _ in range(2):
+        tree.sync()
+    assert tree.root.office.ask("show-order", {"order": order})["state"] == "complete"
+    lose(tree, "root", saved)
+    assert tree.root.office.ask("show-order", {"order": order})["state"] == "open"
+    group = tree.groups["region-0"]
+    with pytest.raises(EvidenceError, match="accept_restored=True"):
+        group.sync()
+    for _ in range(2):
+        for each in tree.groups.values():
+            each.sync(accept_restored=True)
+    tree.check()
+    assert tree.root.office.ask("show-order", {"order": order})["state"] == "complete"
+    verify(group.passage("client-0", 2), tree.root.office.server)
 
 
 def test_only_where_the_spec_allows_it(tmp_path: Path) -> None:

@@ -88,9 +88,11 @@ class TestPushing:
     def test_what_cannot_be_mended_stays_composed(self, home: Home, code: str) -> None:
         add(home.store)
         home.way.refuse = [RefusedError(code, "no")]
-        with pytest.raises(RefusedError):
+        with pytest.raises(RefusedError) as caught:
             home.agent.push()
         assert home.store.status().composed == 1
+        notes = " ".join(getattr(caught.value, "__notes__", ()))
+        assert ("it is an old copy" in notes) == (code == "sequence-reused")
 
     def test_a_large_load_travels_in_several_requests(self, tmp_path: Path) -> None:
         home = Home(tmp_path, settings=Settings(largest_request=20_000))

@@ -45,6 +45,10 @@ class Tree:
     def reopen(self, group: str, **options: Any) -> Aggregator:
         """A group closed and opened again, with its clients; the options are the aggregator's."""
         self.groups[group].close()
+        return self.open(group, **options)
+
+    def open(self, group: str, **options: Any) -> Aggregator:
+        """A group that was closed, with its clients."""
         again = Aggregator(self.folder / group, self.root.carrier, **options)
         self.groups[group] = again
         for name, client in self.held:

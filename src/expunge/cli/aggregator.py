@@ -135,8 +135,13 @@ def found(
 
 @aggregator.command()
 @click.argument("directory", type=FOLDER)
+@click.option(
+    "--accept-restored",
+    is_flag=True,
+    help="The server above was restored from a backup: accept its shorter log.",
+)
 @at_option
-def sync(directory: Path, at: str | None) -> None:
+def sync(*, directory: Path, accept_restored: bool, at: str | None) -> None:
     """Forward the changes of the group in DIRECTORY; fetch orders, amendments and audits.
 
     A running server (expunge serve) does this by itself, every --forward-every seconds.
@@ -145,7 +150,8 @@ def sync(directory: Path, at: str | None) -> None:
       expunge aggregator sync region-north
     """
     with opened(directory, at) as instance:
-        done, samples = instance.sync(), instance.group.carrier.status()["samples"]
+        done = instance.sync(accept_restored=accept_restored)
+        samples = instance.group.carrier.status()["samples"]
         name = instance.name
     rows = [
         (

@@ -18,7 +18,7 @@ from expunge.cli._options import FOLDER
 from expunge.cli._output import Screen, count, facts, line, next_steps, title, unwrapped
 from expunge.errors import InputError
 from expunge.testing.simulation.campaign import Campaign, run_all
-from expunge.testing.simulation.scenario import STEPS, Scenario
+from expunge.testing.simulation.scenario import BUSY_STEPS, STEPS, Scenario
 from expunge.testing.simulation.shrinking import shrink
 from expunge.testing.simulation.simulation import Outcome
 from expunge.testing.simulation.simulation import simulate as run
@@ -33,6 +33,7 @@ _GROUPS = {  # by what the names of counts begin with
     "fault": "Disk faults",
     "damage": "Damage",
     "server": "Server",
+    "group": "Aggregators",
     "client": "Clients",
     "operator": "Operator",
     "officer": "Officer",
@@ -51,9 +52,7 @@ _GROUPS = {  # by what the names of counts begin with
 @click.option(
     "--steps",
     type=click.IntRange(min=1),
-    default=STEPS,
-    show_default=True,
-    help="Steps of each simulation.",
+    help=f"Steps of each simulation. [default: {STEPS}, or {BUSY_STEPS} with --busy]",
 )
 @click.option("--only", metavar="STEPS", help="Only these steps, by their numbers: 3,7,21-24.")
 @click.option(
@@ -62,6 +61,18 @@ _GROUPS = {  # by what the names of counts begin with
     default=None,
     help="With secure aggregation, or without it. [default: as each seed says]",
 )
+@click.option(
+    "--groups/--no-groups",
+    "groups",
+    default=None,
+    help="With aggregators, or without. [default: as each seed says]",
+)
+@click.option(
+    "--busy",
+    is_flag=True,
+    help="Clients bring most changes at once: many requests for few other messages.",
+)
+@click.option("--no-faults", "calm", is_flag=True, help="Nothing goes wrong.")
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
@@ -76,20 +87,27 @@ _GROUPS = {  # by what the names of counts begin with
 def simulate(
     *,
     seeds: str,
-    steps: int,
+    steps: int | None,
     only: str | None,
     masked: bool | None,
+    groups: bool | None,
+    busy: bool,
+    calm: bool,
     jobs: int | None,
     folder: Path | None,
     journal: bool,
 ) -> int:
     """Simulate federations among faults, and check that every law holds.
 
-    Each simulation is a whole federation in one thread: the real server, clients and office, each
-    on a machine of its own. Machines crash, disks tear writes, fill up and fail, messages are lost,
-    repeated and damaged, clocks jump, backups are restored. After every step nothing may be lost or
-    applied twice; in the end the head must be that of a retrain, orders complete, receipts valid,
-    and what was erased nowhere on any disk.
+    Each simulation is a whole federation in one thread: the real server, aggregators, clients and
+    offices, each on a machine of its own. Machines crash, disks tear writes, fill up and fail,
+    messages are lost, repeated and damaged, clocks jump, backups are restored. After every step
+    nothing may be lost or applied twice; in the end the heads must be those of a retrain, orders
+    complete, receipts valid, and what was erased nowhere on any disk.
+
+    Receipts count the requests of clients that the server has applied and receipted, and that the
+    client has verified and settled. Their rate for each core at work has everything in it: faults,
+    laws, founding and settling.
 
     The same seed always does the same. If a law is broken, the fewest steps that break it are
     looked for, and shown with the command that repeats them.
@@ -97,16 +115,19 @@ def simulate(
     Example:
       expunge simulate --seeds 0-3
       expunge simulate --seeds 7 --journal
+      expunge simulate --seeds 0-99 --busy
     """
     screen = Screen.current()
     numbers = _range("--seeds", seeds)
     if journal and len(numbers) > 1:
         raise InputError(f"--journal shows one simulation, --seeds {seeds} are {len(numbers)}")
     chosen = None if only is None else _steps(only)
-    scenarios = [
-        scenario if chosen is None else scenario.only(chosen)
-        for scenario in (Scenario.drawn(seed, steps=steps, masked=masked) for seed in numbers)
+    drawn = [
+        Scenario.drawn(seed, steps=steps, masked=masked, groups=groups, busy=busy)
+        for seed in numbers
     ]
+    drawn = [each.without_faults() if calm else each for each in drawn]
+    scenarios = [each if chosen is None else each.only(chosen) for each in drawn]
     with tempfile.TemporaryDirectory(dir=folder or _memory(), prefix="expunge-") as temporary:
         place, began = Path(temporary), time.monotonic()
         with screen.progress("Simulating", len(scenarios)) as progress:
@@ -117,7 +138,8 @@ def simulate(
             first = _fewest_steps(screen, first, place)
         if journal and not campaign.broken:
             first = run(scenarios[0], place / "journal")
-    replay = None if first is None or first.broken is None else _replay(first, masked)
+    kind = _kind(masked=masked, groups=groups, busy=busy, calm=calm)
+    replay = None if first is None or first.broken is None else _replay(first, kind)
     screen.result(
         _value(campaign, first, replay, took),
         title(
@@ -169,8 +191,13 @@ def _fewest_steps(screen: Screen, outcome: Outcome, place: Path) -> Outcome:
     return best
 
 
-def _replay(outcome: Outcome, masked: bool | None) -> str:
-    kind = "" if masked is None else " --masked" if masked else " --plain"
+def _kind(*, masked: bool | None, groups: bool | None, busy: bool, calm: bool) -> str:
+    rounds = "" if masked is None else " --masked" if masked else " --plain"
+    trees = "" if groups is None else " --groups" if groups else " --no-groups"
+    return rounds + trees + " --busy" * busy + " --no-faults" * calm
+
+
+def _replay(outcome: Outcome, kind: str) -> str:
     steps = ",".join(_ranges(outcome.scenario.steps))
     return f"expunge simulate --seeds {outcome.scenario.seed}{kind} --only {steps or 0} --journal"
 
@@ -188,7 +215,8 @@ def _ranges(numbers: Iterable[int]) -> Iterator[str]:
 def _facts(campaign: Campaign, seeds: str, took: float) -> Iterator[tuple[str, str]]:
     yield "Seeds", seeds
     yield "Messages", f"{campaign.messages:,}, {campaign.messages / took:,.0f} a second"
-    yield "Receipts", f"{campaign.receipts:,}, {campaign.receipts / took:,.0f} a second"
+    rate = f"{campaign.receipts / took:,.0f} a second, {campaign.rate:,.0f} for each core at work"
+    yield "Receipts", f"{campaign.receipts:,}, {rate}"
     for begin, name in _GROUPS.items():
         counts = _group(campaign.coverage, begin)
         if counts:
@@ -229,6 +257,7 @@ def _value(
         "messages": campaign.messages,
         "receipts": campaign.receipts,
         "seconds": round(took, 1),
+        "core_seconds": round(campaign.seconds, 1),
         "coverage": dict(sorted(campaign.coverage.items())),
         "not_once": campaign.unseen,
         "journal": None if first is None else first.journal,

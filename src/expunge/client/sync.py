@@ -13,6 +13,7 @@ each other's requests; `SyncResult` is what a sync has done.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -70,8 +71,7 @@ def require_in_step(store: ClientStore, answer: SyncAnswer) -> None:
     if answer.sequence > own_sequence or is_outdated:
         raise StoreError(
             f"the server has receipted {answer.sequence} requests of {store.name}, this store "
-            f"knows of {own_sequence}: it is an old copy, whose samples can be read, but which "
-            f"cannot go on like this. Put the newest copy back. If there is none: {_way_on(store)}"
+            f"knows of {own_sequence}: it is {_old_copy(store)}"
         )
     if answer.sequence < store.sequence:
         raise EvidenceError(
@@ -80,19 +80,23 @@ def require_in_step(store: ClientStore, answer: SyncAnswer) -> None:
         )
 
 
-def _way_on(store: ClientStore) -> str:
-    """What can be done with an old copy."""
+def _old_copy(store: ClientStore) -> str:
+    """What an old copy is, and what can be done with it."""
+    what = (
+        "an old copy, whose samples can be read, but which cannot go on like this. Put the newest "
+        "copy back. If there is none:"
+    )
     anew = (
         f"have the operator forget this client (expunge server forget-client {store.name}), enrol "
         "a new one under another name, add the samples there again from where they came, and erase "
         "this copy (expunge client leave)"
     )
     if store.spec.is_masked or not store.spec.is_exact:
-        return anew
+        return f"{what} {anew}"
     return (
-        "let the server hold what this copy holds, and nothing else of this client (expunge client "
-        "sync --reset): what was deleted since stays deleted, and what was added since is to be "
-        f"added again. Or {anew}"
+        f"{what} let the server hold what this copy holds, and nothing else of this client "
+        "(expunge client sync --reset): what was deleted since stays deleted, and what was added "
+        f"since is to be added again. Or {anew}"
     )
 
 
@@ -404,6 +408,8 @@ class Agent:
     >>> folder.cleanup()
     """
 
+    _has_group = False  # whether it answers for all clients of a group
+
     def __init__(
         self,
         store: ClientStore,
@@ -564,6 +570,11 @@ class Agent:
             return self._delivery.deliver(composition)
         except RefusedError as refusal:
             if not mend or not self._mend(composition, refusal):
+                if refusal.code == "sequence-reused":
+                    refusal.add_note(
+                        "If this store was put back from a backup, or is in use in two places, it "
+                        f"is {_old_copy(self.store)}"
+                    )
                 raise
             return None
 
@@ -854,4 +865,9 @@ class Agent:
         if self.store.recall("enrolled") != "1":
             raise StoreError(
                 f"the client in {self.store.path} was never enrolled: enrol it by its token first"
+            )
+        if self.store.message == "group" and not self._has_group:
+            raise ProtocolError(
+                f"{self.store.path} is the store of an aggregator, which has to ask its group: "
+                f"expunge aggregator sync {shlex.quote(str(self.store.path.parent))}"
             )

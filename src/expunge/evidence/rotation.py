@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -92,12 +93,18 @@ class Rotation:
         FormatError
             The content is not a rotation.
         """
-        parts = _CHECK(envelope.unverified(), "a rotation")
-        old, new = PublicKey.from_text(parts["old"]), PublicKey.from_text(parts["new"])
-        if old == new:
-            raise EvidenceError(f"a rotation from key {old.id[:16]}… to itself changes nothing")
-        envelope.verify(old, new)
-        return cls(parts["federation"], old, new, parts["time"], parts["index"])
+        return _read(envelope)
+
+
+# Every check of evidence begins with all rotations there have been: each is verified once.
+@lru_cache(maxsize=1024)
+def _read(envelope: Envelope) -> Rotation:
+    parts = _CHECK(envelope.unverified(), "a rotation")
+    old, new = PublicKey.from_text(parts["old"]), PublicKey.from_text(parts["new"])
+    if old == new:
+        raise EvidenceError(f"a rotation from key {old.id[:16]}… to itself changes nothing")
+    envelope.verify(old, new)
+    return Rotation(parts["federation"], old, new, parts["time"], parts["index"])
 
 
 def rotate(federation: str, old: SigningKey, new: SigningKey, time: str, index: int) -> Envelope:

@@ -159,15 +159,20 @@ class Machine:
 
 
 THIS = Machine()
-_mounted: dict[Path, Machine] = {}
+_mounted: dict[str, Machine] = {}  # by absolute path
 
 
 def machine_of(path: Path) -> Machine:
     """The machine that a file or folder is on."""
     if not _mounted:
         return THIS
-    path = path.absolute()
-    return next((_mounted[at] for at in (path, *path.parents) if at in _mounted), THIS)
+    at = os.path.abspath(path)
+    while at not in _mounted:
+        above = os.path.dirname(at)
+        if above == at:
+            return THIS
+        at = above
+    return _mounted[at]
 
 
 @contextmanager
@@ -175,12 +180,12 @@ def mounted(path: Path, machine: Machine) -> Iterator[None]:
     """What is at a path, and below, is on this machine from now on. For tests and simulations: a
     program that does its work never calls this.
     """
-    path = path.absolute()
-    before = _mounted.get(path)
-    _mounted[path] = machine
+    at = os.path.abspath(path)
+    before = _mounted.get(at)
+    _mounted[at] = machine
     try:
         yield
     finally:
-        del _mounted[path]
+        del _mounted[at]
         if before is not None:
-            _mounted[path] = before
+            _mounted[at] = before

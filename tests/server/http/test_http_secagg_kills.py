@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 import pytest
-from test_http_kills import free_port
 from test_http_secagg import online
 
 from expunge.client import Agent, ClientStore
@@ -22,6 +21,7 @@ from expunge.transport.http import HttpCarrier
 from support import killable_round
 from support.federation import scratch
 from support.masked_round import Circle
+from support.serving import free_port
 
 RUNNER = Path(killable_round.__file__)
 PHASES = ("joining", "sharing", "masking", "revealing", "done")

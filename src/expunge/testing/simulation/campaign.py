@@ -30,6 +30,7 @@ class Campaign:
 
     runs: int = 0
     messages: int = 0
+    seconds: float = 0.0  # of processors
     coverage: Counter[str] = field(default_factory=Counter)
     broken: list[Outcome] = field(default_factory=list)
 
@@ -37,14 +38,22 @@ class Campaign:
         """One more."""
         self.runs += 1
         self.messages += outcome.messages
+        self.seconds += outcome.seconds
         self.coverage += outcome.coverage
         if outcome.broken is not None:
             self.broken.append(outcome)
 
     @property
     def receipts(self) -> int:
-        """How many requests have their receipts."""
+        """How many requests of clients have their receipts."""
         return self.coverage["receipts"]
+
+    @property
+    def rate(self) -> float:
+        """Requests with receipts for each second that one core is at work, with everything: faults,
+        laws, founding, settling.
+        """
+        return self.receipts / self.seconds if self.seconds else 0.0
 
     @property
     def unseen(self) -> list[str]:

@@ -11,9 +11,9 @@ from expunge.client.scrub import scrub_client
 from expunge.errors import RefusedError
 from expunge.storage.files import make_folder, sync_folder
 from expunge.storage.sqlite import IN_DOUBT
+from expunge.testing.simulation.homes import Home
 from expunge.testing.simulation.parties import Party, unrepaired
 from expunge.testing.simulation.world import LawBrokenError, World
-from expunge.wire.carrier import Carrier
 from expunge.wire.token import Token
 
 
@@ -34,20 +34,22 @@ class ClientParty(Party):
     attempted.
     """
 
-    vault = "store/client.vault"
+    vaults = ("store/client.vault",)
 
     def __init__(
         self,
         world: World,
         name: str,
         path: Path,
-        carrier: Carrier,
+        home: Home,
         ordered: set[str],
         *,
         mirrored: bool,
         lies: bool = False,
     ) -> None:
-        """`ordered` are the subjects about whom somebody has tried to file an order."""
+        """`home` is what it is a client of; `ordered` are the subjects about whom somebody has
+        tried to file an order.
+        """
         super().__init__(world, name, path)
         self.folder = self.path / "store"
         self.held: Held = {}
@@ -58,7 +60,8 @@ class ClientParty(Party):
         self.is_old_copy = False
         self._told: Exception | None = None  # why the last sync failed
         self._mirrors = (self.path / "mirror" / "client.vault",) if mirrored else ()
-        self._carrier = carrier
+        self.home = home
+        self._carrier = home.line(name)
         self.lies = lies
         self._agent: Agent | None = None
         self._ordered = ordered
@@ -194,8 +197,9 @@ class ClientParty(Party):
     @property
     def is_told_old(self) -> bool:
         """Whether the last sync said that this store is an old copy."""
+        told = " ".join([str(self._told), *getattr(self._told, "__notes__", ())])
         words = ("it is an old copy", "does not continue the log")  # the latter after a restore
-        return self.is_old_copy and any(each in str(self._told) for each in words)
+        return self.is_old_copy and any(each in told for each in words)
 
     @property
     def is_told_unknown(self) -> bool:
@@ -210,22 +214,37 @@ class ClientParty(Party):
         """Add the samples that another store of this client has held."""
         self._add(dict(held))
 
-    def sync(self) -> SyncResult | None:
-        """Bring what is pending to the server; None if that failed."""
-        agent = self._agent
-        if agent is None:
+    @property
+    def _running(self) -> Agent:
+        if self._agent is None:
             raise LawBrokenError("simulation", f"{self.name} is not running")
-        accepts = self.accepts_restored
+        return self._agent
+
+    def sync(self) -> SyncResult | None:
+        """Bring what is pending to the server, and learn what is new; None if that failed."""
+        agent, accepts = self._running, self.accepts_restored
         result = self.attempt("sync", lambda: agent.sync(accept_restored=accepts))
-        self._told = self.failure
         if result is not None:
             self.last = result
-            self.world.coverage["receipts"] += len(result.receipts)
-            done = f"{len(result.receipts)} receipts, {len(result.orders)} orders"
-            self.world.tell(self.name, f"sync: {done} {result.waiting}")
+            done = f"{len(result.orders)} orders {result.waiting}"
+            self._brought(f"sync: {len(result.receipts)} receipts, {done}", len(result.receipts))
+        else:
+            self._brought("", 0)
+        return result
+
+    def push(self) -> None:
+        """Bring what is pending to the server, and no more."""
+        receipts = self.attempt("push", self._running.push)
+        text = "" if receipts is None else f"push: {len(receipts)} receipts"
+        self._brought(text, len(receipts or ()))
+
+    def _brought(self, text: str, receipts: int) -> None:
+        self._told = self.failure
+        self.world.coverage["receipts"] += receipts
+        if text:
+            self.world.tell(self.name, text)
         if self.is_up:
             self.compare_counts()
-        return result
 
     # -- old copies --------------------------------------------------------------------------------
 
@@ -254,6 +273,10 @@ class ClientParty(Party):
         return {sample.names.id for sample in listed if sample.state == "adding"}
 
     # -- laws --------------------------------------------------------------------------------------
+
+    def needed_keys(self) -> dict[str, int]:
+        """One for each sample, and its own."""
+        return {self.vaults[0]: 1 + len(self.held)}
 
     def compare(self) -> bool:
         """What the store holds is what was given to it; whether it could be read."""

@@ -56,15 +56,18 @@ class SimulatedConnection:
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> SimulatedCursor:
         """Carry out one statement."""
-        with _as_sqlite3(self._require_on):
+        try:  # as `_as_sqlite3`, which would cost as much as a small statement
             return self._run(sql, tuple(parameters))
+        except (apsw.Error, UnicodeDecodeError) as problem:
+            with _as_sqlite3(self._require_on):
+                raise problem from None
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> SimulatedCursor:
         """Carry out one statement for each of many arguments."""
         with _as_sqlite3(self._require_on):
             for each in parameters:
                 self._run(sql, tuple(each))
-        return SimulatedCursor([], -1)
+        return SimulatedCursor([], self._connection)
 
     def executescript(self, sql_script: str, /) -> SimulatedCursor:
         """Carry out several statements."""
@@ -98,25 +101,29 @@ class SimulatedConnection:
             self._connection.close(force=True)
 
     def _run(self, sql: str, parameters: tuple[Any, ...] = ()) -> SimulatedCursor:
-        before = self._connection.total_changes()
         rows = self._connection.execute(sql, parameters or None).fetchall()
-        return SimulatedCursor(rows, self._connection.total_changes() - before)
+        return SimulatedCursor(rows, self._connection)
 
 
 class SimulatedCursor:
     """What a statement has found."""
 
-    def __init__(self, rows: list[Any], rowcount: int) -> None:
-        self.rowcount = rowcount
-        self._rows = iter(rows)
+    def __init__(self, rows: list[Any], connection: apsw.Connection) -> None:
+        self._rows, self._connection = rows, connection
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows the last statement has changed that changed any."""
+        return self._connection.changes()
 
     def fetchone(self) -> Any:
         """The next row, or None."""
-        return next(self._rows, None)
+        return self._rows.pop(0) if self._rows else None
 
     def fetchall(self) -> list[Any]:
         """The rows that are left."""
-        return list(self._rows)
+        rows, self._rows = self._rows, []
+        return rows
 
 
 @contextmanager

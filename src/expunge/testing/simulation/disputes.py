@@ -17,7 +17,7 @@ def judge_disputes(federation: SimulatedFederation) -> None:
     """The arbiter examines what has been opened to it, and the operator acts on its verdicts: who
     was found false is forgotten.
     """
-    office = federation.office
+    office = federation.root.office
     for listed in office.ask("disputes", {}) or ():
         question = {"aggregation": listed["aggregation"]}
         shown = office.ask("show-dispute", question)
@@ -53,4 +53,4 @@ def _judge(federation: SimulatedFederation, dispute: Any, openings: dict[str, st
             time_text(int(federation.world.time)),
         )
         federation.world.count("law: only liars are named")
-        federation.office.do("judge", {"verdict": ARBITER.sign(verdict).to_json()})
+        federation.root.office.do("judge", {"verdict": ARBITER.sign(verdict).to_json()})

@@ -1,4 +1,6 @@
-"""The simulated federation: its server, operator and clients, and the network between them."""
+"""The simulated federation: its servers, their operators, the clients, and the networks between
+them.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +8,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from expunge.client import SyncResult
-from expunge.crypto import SigningKey
 from expunge.errors import ExpungeError
 from expunge.server.state import Settings
 from expunge.server.storage.folder import OpenStorage
+from expunge.testing.simulation.aggregator import AggregatorParty
 from expunge.testing.simulation.client import ClientParty
+from expunge.testing.simulation.homes import Home
 from expunge.testing.simulation.network import Network
 from expunge.testing.simulation.office import OfficeParty
 from expunge.testing.simulation.parties import Party
 from expunge.testing.simulation.scenario import Scenario
-from expunge.testing.simulation.server import Saved, ServerParty
+from expunge.testing.simulation.server import ServerParty
 from expunge.testing.simulation.world import LawBrokenError, World
 from expunge.wire.carrier import Carrier
 
 ERASE_WITHIN = 60
 _ROOM = 1 << 17  # bytes that a step of a deletion may take
-_PIECE = 15.0  # seconds after which the server looks what is due
+_SETTINGS = Settings(erase_within=ERASE_WITHIN, room=_ROOM)
+_PIECE = 15.0  # seconds after which the servers look what is due
 
 
 class SimulatedFederation:
-    """All parties, each on a machine of its own."""
+    """All parties, each on a machine of its own: a server, or a root with aggregators below it."""
 
     def __init__(
         self,
@@ -39,64 +43,78 @@ class SimulatedFederation:
         self.world = world
         self.ordered: set[str] = set()  # about whom somebody has tried to file an order
         self.gone: list[ClientParty] = []  # forgotten by the server
-        self.saved: Saved | None = None  # the last backup, elsewhere
-        # Orders, audits and who had been forgotten when it was made.
-        self.known: tuple[dict[str, str], list[str], int] = {}, [], 0
-        self.forgotten: list[str] = []
-        self._carrier = carrier
-        self.server = ServerParty(
-            world,
-            "server",
-            world.path,
-            Settings(erase_within=ERASE_WITHIN, room=_ROOM),
-            storage,
-            mirrored=scenario.mirrored,
-        )
-        self.network = Network(world, self.server, scenario.fates, meanwhile, is_calm=True)
-        self.orders: dict[str, str] = {}  # filed, and not closed: whom they are about
-        self.audits: list[str] = []
-        self.office = OfficeParty(world, "operator", world.path, self._line("operator"))
-        self.officer = OfficeParty(world, "officer", world.path, self._line("officer"))
-        *honest, last = scenario.names
+        mirrored = scenario.mirrored
+        root = ServerParty(world, "server", world.path, _SETTINGS, storage, mirrored=mirrored)
+
+        def home(server: ServerParty, operator: str) -> Home:
+            network = Network(world, server, scenario.fates, meanwhile, is_calm=True)
+            return Home(server, network, operator, carrier)
+
+        self.root = home(root, "operator")
+        self.aggregators = [
+            AggregatorParty(
+                world,
+                name,
+                world.path,
+                _SETTINGS,
+                storage,
+                mirrored=mirrored,
+                line=self.root.line(name),
+            )
+            for name in (f"group{number}" for number in range(scenario.groups))
+        ]
+        self.groups = [home(each, f"operator-{each.name}") for each in self.aggregators]
+        self.officer = OfficeParty(world, "officer", world.path, self.root.line("officer"))
+        last = scenario.clients - 1
         self.clients = [
-            *(self._client(name) for name in honest),
-            self._client(last, lies=scenario.has_liar),
+            self._client(name, self._home(number), lies=scenario.has_liar and number == last)
+            for number, name in enumerate(scenario.names)
         ]
 
-    def _line(self, name: str) -> Carrier:
-        return self._carrier(self.network.carrier(name))
+    def _home(self, number: int) -> Home:
+        """That of a client: a group, or (where groups are not masked) the root in its turn."""
+        homes = self.groups or [self.root]
+        if self.groups and self.scenario.within is None:
+            homes = [*self.groups, self.root]
+        return homes[number % len(homes)]
 
-    def _client(self, name: str, *, lies: bool = False) -> ClientParty:
+    def _client(self, name: str, home: Home, *, lies: bool = False) -> ClientParty:
         return ClientParty(
             self.world,
             name,
             self.world.path,
-            self._line(name),
+            home,
             self.ordered,
             mirrored=self.scenario.mirrored,
             lies=lies,
         )
 
     @property
+    def homes(self) -> list[Home]:
+        """Every server with those who deal with it."""
+        return [self.root, *self.groups]
+
+    @property
     def parties(self) -> list[Party]:
         """Everybody who takes part."""
-        return [self.server, self.office, self.officer, *self.clients]
+        of_groups = [party for home in self.groups for party in (home.server, home.office)]
+        return [self.root.server, self.root.office, self.officer, *of_groups, *self.clients]
+
+    def clients_of(self, home: Home) -> list[ClientParty]:
+        """Those of one server; of the root, those of the groups, too."""
+        if home is self.root:
+            return self.clients
+        return [client for client in self.clients if client.home is home]
 
     def found(self) -> None:
         """Found the federation and enrol everybody, while nothing fails."""
-        server, office = self.server, self.office
-        operator = SigningKey(office.machine.random(32))
-        key = server.found(self.scenario.spec, operator.public)
-        server.start()
-        office.create(operator, server.running.state.federation, key)
-        token, _ = office.running.token("officer", "officer", ())
-        self.officer.enrol(token)
+        self.root.found(self.scenario.spec)
+        self.officer.enrol(self.root.token("officer", "officer"))
+        for home, aggregator in zip(self.groups, self.aggregators, strict=True):
+            home.found(self.scenario.group_spec)
+            aggregator.enrol(home.token("aggregator", "operator"), self.root.token(aggregator.name))
         for client in self.clients:
-            self._enrol(client)
-
-    def _enrol(self, client: ClientParty) -> None:
-        token, _ = self.office.running.token(client.name, "client", ())
-        client.enrol(token)
+            client.enrol(client.home.token(client.name))
 
     def end(self) -> None:
         """Release everything."""
@@ -106,25 +124,34 @@ class SimulatedFederation:
     # -- time and calm -----------------------------------------------------------------------------
 
     def wait(self, seconds: float) -> None:
-        """Time passes; the server does what is due."""
+        """Time passes; the servers do what is due."""
         while seconds > 0.0:
-            piece = min(seconds, _PIECE) if self.server.promises else seconds
+            promised = any(home.server.promises for home in self.homes)
+            piece = min(seconds, _PIECE) if promised else seconds
             self.world.wait(piece)
-            self.server.tick()
+            self.tick()
             seconds -= piece
+
+    def tick(self) -> None:
+        """The servers do what is due."""
+        for home in self.homes:
+            home.server.tick()
 
     @contextmanager
     def calm(self) -> Iterator[None]:
         """Meanwhile nothing fails, and everybody is there."""
-        before = self.network.is_calm, self.network.cut_off
-        self.network.is_calm, self.network.cut_off = True, set()
+        networks = [home.network for home in self.homes]
+        before = [(network.is_calm, network.cut_off) for network in networks]
+        for network in networks:
+            network.is_calm, network.cut_off = True, set()
         for party in self.parties:
             party.machine.mend()
             self.begin_again(party)
         try:
             yield
         finally:
-            self.network.is_calm, self.network.cut_off = before
+            for network, (is_calm, cut_off) in zip(networks, before, strict=True):
+                network.is_calm, network.cut_off = is_calm, cut_off
 
     def begin_again(self, party: Party) -> None:
         """Start a party that is down; nothing keeps it from that."""
@@ -139,50 +166,53 @@ class SimulatedFederation:
 
     # -- losses ------------------------------------------------------------------------------------
 
-    def save(self, name: str) -> None:
-        """Keep a backup elsewhere that has just been made."""
-        self.saved = self.server.save(name)
-        self.known = dict(self.orders), list(self.audits), len(self.forgotten)
-
-    def restore_server(self, *, with_vault: bool) -> None:
-        """The server is lost, and restored from the last backup."""
-        if self.saved is None or not self.server.can_be_restored(self.saved):
+    def restore_server(self, home: Home, *, with_vault: bool) -> None:
+        """A server is lost, and restored from the last backup."""
+        server = home.server
+        if home.saved is None or server.is_busy or not server.can_be_restored(home.saved):
             return
-        amendments = self.server.gammas[self.saved.amendments :]
-        self.network.late.clear()  # what was on its way to the lost machine is lost with it
-        self.server.restore(self.saved, with_vault=with_vault)
-        self.world.count("the server restored")
-        orders, audits, forgotten = self.known
-        self.orders = dict(orders) if with_vault else {}
-        self.audits = list(audits)
-        for client in self.clients:
-            client.accepts_restored = True
+        amendments = server.gammas[home.saved.amendments :] if home is self.root else []
+        home.network.late.clear()  # what was on its way to the lost machine is lost with it
+        server.restore(home.saved, with_vault=with_vault)
+        self.world.count(f"{server.name.rstrip('0123456789')}: restored")
+        orders, audits, forgotten = home.known
+        home.orders = dict(orders) if with_vault else {}
+        home.audits = list(audits)
+        below: list[ClientParty | AggregatorParty] = [
+            client for client in self.clients if client.home is home
+        ]
+        for each in (*below, *(self.aggregators if home is self.root else ())):
+            each.accepts_restored = True
         with self.calm():
             for gamma in amendments:
-                self.office.require("amend", {"gamma": gamma.hex()})
-            for name in self.forgotten[forgotten:]:
-                self.office.require("forget-client", {"client": name})
+                home.office.require("amend", {"gamma": gamma.hex()})
+            for name in home.forgotten[forgotten:]:
+                home.office.require("forget-client", {"client": name})
+            if isinstance(server, AggregatorParty) and server.forward() is None:
+                raise LawBrokenError(
+                    "everything settles", f"{server.name} cannot forward: {server.problem}"
+                )  # which amends its spec as the root's was amended
 
-    def enrol_more(self, count: int) -> None:
+    def enrol_more(self, home: Home, count: int) -> None:
         """More clients take part."""
         with self.calm():
             for number in range(count):
-                client = self._client(f"client{len(self.clients)}-more{number}")
-                self._enrol(client)
+                client = self._client(f"client{len(self.clients)}-more{number}", home)
+                client.enrol(home.token(client.name))
                 self.clients.append(client)
         self.world.count("more clients")
 
     def replace(self, client: ClientParty) -> None:
         """A client whose store is an old copy is forgotten; another one takes its place."""
-        name = f"{client.name}-anew{self.world.step}"
+        name, home = f"{client.name}-anew{self.world.step}", client.home
         with self.calm():
             if not client.is_told_unknown:
-                self.office.require("forget-client", {"client": client.name})
-                self.forgotten.append(client.name)
+                home.office.require("forget-client", {"client": client.name})
+                home.forgotten.append(client.name)
             client.end()
-            fresh = self._client(name)
+            fresh = self._client(name, home)
             fresh.accepts_restored = client.accepts_restored
-            self._enrol(fresh)
+            fresh.enrol(home.token(name))
             fresh.add_again(
                 {
                     id_: sample
@@ -200,9 +230,9 @@ class SimulatedFederation:
         backup that the server was restored from, is replaced.
         """
         result = client.sync()
-        if result is None and (client.is_told_old or client.is_told_unknown):
-            self.replace(client)
-        elif result is not None and result.status == "gone":
+        if result is None:
+            self._replace_if_told(client)
+        elif result.status == "gone":
             if not client.lies:
                 raise LawBrokenError(
                     "only liars are named", f"{client.name} is gone, and is honest"
@@ -211,3 +241,12 @@ class SimulatedFederation:
             self.gone.append(client)
             self.world.count("a liar is gone")
         return result
+
+    def push(self, client: ClientParty) -> None:
+        """Have a client bring what it has changed."""
+        client.push()
+        self._replace_if_told(client)
+
+    def _replace_if_told(self, client: ClientParty) -> None:
+        if client.is_told_old or client.is_told_unknown:
+            self.replace(client)

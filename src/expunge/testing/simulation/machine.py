@@ -100,9 +100,11 @@ class SimulatedMachine(Machine):
             THIS.write(descriptor, part, offset)
             self._open[descriptor].pending.append((offset, part))
 
-        takes = max(0, offset + len(data) - self._size(descriptor))
+        takes = 0
+        if self.has_trouble:
+            takes = max(0, offset + len(data) - self._size(descriptor))
         half = data[: len(data) // 2]
-        kind = "write" if takes else "overwrite"
+        kind = "write" if takes or not self.has_trouble else "overwrite"
         self._do(kind, write, takes=takes, torn=lambda: write(half))
 
     def truncate(self, descriptor: int, size: int) -> None:

@@ -19,12 +19,13 @@ from expunge.testing.simulation.machine import SimulatedMachine
 from expunge.testing.simulation.world import Clock, LawBrokenError, World
 
 _T = TypeVar("_T")
+_NO_KEY = bytes(32)
 
 
 class Party:
-    """Somebody with a machine. `vault` is where it keeps keys, if it does."""
+    """Somebody with a machine. `vaults` are where it keeps keys, if it does."""
 
-    vault = ""
+    vaults: tuple[str, ...] = ()
 
     def __init__(self, world: World, name: str, path: Path) -> None:
         self.world = world
@@ -142,13 +143,19 @@ class Party:
     # -- keys --------------------------------------------------------------------------------------
 
     def note_keys(self) -> set[bytes]:
-        """The keys that are in the vault now; they are remembered."""
-        file = self.path / self.vault
-        if not self.vault or not file.exists():
-            return set()
-        now = {key for _, key in keys_in(file.read_bytes())}
+        """The keys that are in its vaults now; they are remembered."""
+        now = {key for vault in self.vaults for key in self.keys_of(vault)}
         self.keys |= now
         return now
+
+    def keys_of(self, vault: str) -> set[bytes]:
+        """Those in one vault."""
+        file = self.path / vault
+        return {key for _, key in keys_in(file.read_bytes())} if file.exists() else set()
+
+    def needed_keys(self) -> dict[str, int]:
+        """How many keys each of its vaults needs, when nothing is under way."""
+        return {}
 
 
 def unrepaired(scrubbed: ScrubResult) -> list[str]:
@@ -162,5 +169,5 @@ def keys_in(vault: bytes) -> Iterator[tuple[int, bytes]]:
         for place in range(SLOTS):
             start = sector + place * SLOT_BYTES
             key = vault[start : start + 32]
-            if any(key):
+            if key != _NO_KEY:
                 yield (sector // SECTOR - 1) * SLOTS + place, key

@@ -48,7 +48,7 @@ class Promise:
 class ServerParty(Party):
     """The server."""
 
-    vault = "server/server.vault"
+    vaults: tuple[str, ...] = ("server/server.vault",)
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class ServerParty(Party):
             answer = self._answered(name, lambda service: _receipt(service, offer))
         else:
             answer = self._answered(name, lambda service: _answer(service, name, *arguments))
-        self._follow()
+        self.follow()
         return answer
 
     def _answered(self, name: str, ask: Callable[[Service], _T]) -> _T:
@@ -204,14 +204,20 @@ class ServerParty(Party):
                 raise LawBrokenError("errors", f"the server, {name}: {problem!r}") from problem
         return answer
 
+    def needed_keys(self) -> dict[str, int]:
+        """What its files are sealed under."""
+        return {self.vaults[0]: len(self.running.state.storage.files.slots())}
+
     # -- its log -----------------------------------------------------------------------------------
 
-    def _follow(self) -> None:
+    def follow(self) -> None:
         """What has been answered is in the log from now on, and what it superseded must go."""
         service = self.service
         if service is None or self.machine.has_trouble:
             return
         size = service.state.log.size
+        if size == len(self.log):
+            return
         if size > len(self.log):
             self.log += service.entries(len(self.log), size)
         if service.state.record.round > self._round:
@@ -259,7 +265,7 @@ class ServerParty(Party):
             for client in storage.journal.clients(storage.journal.last()):
                 share = storage.files.share(client)
                 slots |= {share.slot} if share is not None else set()
-        keys = keys_in((self.path / self.vault).read_bytes())
+        keys = keys_in((self.path / self.vaults[0]).read_bytes())
         sensitive = frozenset(key for slot, key in keys if slot in slots)
         return Promise(self.world.time + self.settings.erase_within, sensitive)
 
@@ -271,7 +277,7 @@ class ServerParty(Party):
         return Saved(
             files[f"server/backups/{name}"],
             files[f"server/{KEY}"],
-            files[self.vault],
+            files[self.vaults[0]],
             tuple(self.log),
             len(self.gammas),
         )

@@ -5,6 +5,7 @@ clocks, and the laws that hold nevertheless.
 from __future__ import annotations
 
 import shutil
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -47,6 +48,8 @@ class Outcome:
         scenario is the same.
     journal : list of str
         What happened, for people.
+    seconds : float
+        How long a processor was at it.
 
     Examples
     --------
@@ -65,6 +68,7 @@ class Outcome:
     coverage: Counter[str]
     digest: str
     journal: list[str] = field(repr=False)
+    seconds: float = field(default=0.0, compare=False)
 
 
 def simulate(
@@ -104,12 +108,14 @@ def simulate(
     >>> from pathlib import Path
     >>> from expunge.testing.simulation import Scenario, simulate
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     outcome = simulate(Scenario.drawn(1, steps=5), Path(folder) / "disks")
+    ...     scenario = Scenario.drawn(1, steps=5, groups=False)
+    ...     outcome = simulate(scenario, Path(folder) / "disks")
     >>> outcome.broken is None, outcome.coverage["law: ledger"]
     (True, 1)
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise InputError(f"{path} is not empty: choose another folder for the simulated disks")
+    begun = time.process_time()
     world, steps = World(scenario.seed, path), Steps()
     federation = SimulatedFederation(
         scenario, world, carrier, storage, lambda: steps.take_meanwhile(federation)
@@ -128,23 +134,31 @@ def simulate(
     finally:
         federation.end()
         shutil.rmtree(path)
-    return Outcome(scenario, broken, world.messages, world.coverage, world.digest, world.journal)
+    return Outcome(
+        scenario,
+        broken,
+        world.messages,
+        world.coverage,
+        world.digest,
+        world.journal,
+        time.process_time() - begun,
+    )
 
 
 def _salt(federation: SimulatedFederation, count: int) -> bytes:
     """What SQLite draws, from whichever machine the server has now."""
-    return federation.server.machine.random(count)
+    return federation.root.server.machine.random(count)
 
 
 def _run(federation: SimulatedFederation, steps: Steps) -> None:
     """Found the federation, take the steps, and look whether everything settles."""
     world = federation.world
     federation.found()
-    federation.network.is_calm = False
+    for home in federation.homes:
+        home.network.is_calm = False
     for step in federation.scenario.steps:
         world.begin(step)
         steps.take(federation)
-        federation.server.tick()
         for party in federation.parties:
             party.note_keys()
     world.begin(0)
@@ -161,11 +175,11 @@ def _settle(federation: SimulatedFederation, victim: Party | None) -> None:
     deleted.
     """
     with federation.calm():
-        federation.network.deliver_late()
-        if isinstance(victim, ClientParty):
-            order_about_anybody(federation, federation.officer, [victim])
-        elif victim is not None:
-            order_about_anybody(federation, federation.officer, federation.clients)
+        for home in federation.homes:
+            home.network.deliver_late()
+        if victim is not None:
+            clients = [victim] if isinstance(victim, ClientParty) else federation.clients
+            order_about_anybody(federation, federation.root, federation.officer, clients)
         laws.settle(federation)
         laws.compare_ledger(federation)
         laws.compare_evidence(federation)

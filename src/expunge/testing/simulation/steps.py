@@ -7,13 +7,24 @@ from collections.abc import Sequence
 from expunge.testing.simulation.client import ClientParty
 from expunge.testing.simulation.disputes import judge_disputes
 from expunge.testing.simulation.federation import SimulatedFederation
+from expunge.testing.simulation.homes import Home
 from expunge.testing.simulation.machine import Trouble
 from expunge.testing.simulation.office import OfficeParty
 from expunge.testing.simulation.parties import Party
 from expunge.wire.schema import time_text
 
 _LONGEST = 40  # operations of a disk before trouble
+_RECONNECTED = 0.05  # how likely, in a step, whoever is cut off is so no longer
 _DAYS = (30, 90)  # that orders have
+_HAPPENS = (
+    "wait",
+    "wait long",
+    "late messages",
+    "cut off",
+    "set a clock",
+    "restore the server",
+)
+_AT_THE_ROOT = ("amend", "judge")
 _OF_OFFICERS = ("order", "close an order", "audit", "fold")
 
 
@@ -24,7 +35,12 @@ class Steps:
         self._is_meanwhile = False
 
     def take(self, federation: SimulatedFederation) -> None:
-        """One step, of whichever kind."""
+        """One step, of whichever kind; then, now and then, nobody is cut off any more."""
+        self._take(federation)
+        if federation.world.chance.random() < _RECONNECTED:
+            _cut_off(federation, set())
+
+    def _take(self, federation: SimulatedFederation) -> None:
         world, scenario = federation.world, federation.scenario
         chance = world.chance
         federation.wait(chance.choice((0.0, 0.1, 1.0, 3.0)))
@@ -40,23 +56,17 @@ class Steps:
             client = chance.choice(federation.clients)
             if _is_ready(federation, client):
                 _act(federation, client, kind)
+        elif kind == "forward":
+            aggregator = chance.choice(federation.aggregators)
+            if _is_ready(federation, aggregator):
+                _is_ready(federation, federation.root.server)
+                aggregator.forward()
         elif kind in ("stop", "kill"):
             _stop(chance.choice(federation.parties), kind)
-        elif kind in ("wait", "wait long"):
-            short = kind == "wait"
-            federation.wait(chance.uniform(1, 20) if short else chance.uniform(100, 10_000))
-        elif kind == "late messages":
-            federation.network.deliver_late()
-        elif kind == "cut off":
-            names = [client.name for client in federation.clients]
-            federation.network.cut_off = set(chance.sample(names, chance.randint(0, len(names))))
-        elif kind == "set a clock":
-            party = chance.choice(federation.parties)
-            party.clock.ahead = chance.choice((-3600.0, 0.0, 5.0, 86400.0))
-        elif kind == "restore the server":
-            federation.restore_server(with_vault=chance.random() < 0.5)
         elif kind in ("copy a client", "put an old copy back"):
             _copy(chance.choice(federation.clients), kind)
+        elif kind in _HAPPENS:
+            _happen(federation, kind)
         else:
             _command(federation, kind)
 
@@ -89,7 +99,7 @@ def _act(federation: SimulatedFederation, client: ClientParty, kind: str) -> Non
     if kind == "add":
         client.add(chance.choice((1, 1, 2, 5)))
     elif kind == "sync":
-        _is_ready(federation, federation.server)
+        _is_ready(federation, client.home.server)
         federation.sync(client)
     elif held and kind == "forget":
         client.forget(chance.sample(held, min(len(held), chance.choice((1, 1, 3)))))
@@ -97,6 +107,9 @@ def _act(federation: SimulatedFederation, client: ClientParty, kind: str) -> Non
         client.forget_subject(client.held[chance.choice(held)].subject)
     elif held and kind == "correct":
         client.correct(chance.choice(held))
+    if kind != "sync" and client.is_up and chance.random() < federation.scenario.pushes:
+        _is_ready(federation, client.home.server)
+        federation.push(client)
 
 
 def _stop(party: Party, kind: str) -> None:
@@ -109,6 +122,31 @@ def _stop(party: Party, kind: str) -> None:
         party.attempt("stop", party.stop)
 
 
+def _happen(federation: SimulatedFederation, kind: str) -> None:
+    """What nobody does."""
+    chance = federation.world.chance
+    if kind in ("wait", "wait long"):
+        short = kind == "wait"
+        federation.wait(chance.uniform(1, 20) if short else chance.uniform(100, 10_000))
+    elif kind == "late messages":
+        for home in federation.homes:
+            home.network.deliver_late()
+    elif kind == "cut off":
+        names = [each.name for each in (*federation.clients, *federation.aggregators)]
+        _cut_off(federation, set(chance.sample(names, chance.randint(0, len(names)))))
+    elif kind == "set a clock":
+        party = chance.choice(federation.parties)
+        party.clock.ahead = chance.choice((-3600.0, 0.0, 5.0, 86400.0))
+    else:
+        home = chance.choice(federation.homes)
+        federation.restore_server(home, with_vault=chance.random() < 0.5)
+
+
+def _cut_off(federation: SimulatedFederation, names: set[str]) -> None:
+    for home in federation.homes:
+        home.network.cut_off = names
+
+
 def _copy(client: ClientParty, kind: str) -> None:
     if client.is_busy or client.machine.has_trouble:
         return
@@ -119,37 +157,40 @@ def _copy(client: ClientParty, kind: str) -> None:
 
 
 def _command(federation: SimulatedFederation, kind: str) -> None:
-    office = federation.office
-    if kind in _OF_OFFICERS and federation.world.chance.random() < 0.5:
+    home = federation.world.chance.choice(federation.homes)
+    if kind in _AT_THE_ROOT:
+        home = federation.root
+    office = home.office
+    if home is federation.root and kind in _OF_OFFICERS and federation.world.chance.random() < 0.5:
         office = federation.officer
     if _is_ready(federation, office):
-        _is_ready(federation, federation.server)
+        _is_ready(federation, home.server)
         if kind in _OF_OFFICERS:
-            _file(federation, office, kind)
+            _file(federation, home, office, kind)
         else:
-            _operate(federation, kind)
+            _operate(federation, home, kind)
 
 
-def _file(federation: SimulatedFederation, office: OfficeParty, kind: str) -> None:
+def _file(federation: SimulatedFederation, home: Home, office: OfficeParty, kind: str) -> None:
     """What officers and operators do."""
     chance = federation.world.chance
     if kind == "order":
-        order_about_anybody(federation, office, federation.clients)
-    elif kind == "close an order" and federation.orders:
-        order = chance.choice(sorted(federation.orders))
+        order_about_anybody(federation, home, office, federation.clients_of(home))
+    elif kind == "close an order" and home.orders:
+        order = chance.choice(sorted(home.orders))
         if office.do("close-order", {"order": order}) is not None:
-            del federation.orders[order]
+            del home.orders[order]
     elif kind == "audit":
         audit = office.do("audit", {})
         if audit is not None:
-            federation.audits.append(audit["audit"])
+            home.audits.append(audit["audit"])
     elif kind == "fold":
         office.do("fold", {})
 
 
-def _operate(federation: SimulatedFederation, kind: str) -> None:
+def _operate(federation: SimulatedFederation, home: Home, kind: str) -> None:
     """What operators do."""
-    office = federation.office
+    office = home.office
     if kind == "rotate the key":
         office.do("rotate-key", {})
     elif kind == "correct the clock":
@@ -159,13 +200,16 @@ def _operate(federation: SimulatedFederation, kind: str) -> None:
     elif kind == "back up":
         name = f"backup-{federation.world.step}"
         if office.do("backup", {"name": name}) is not None:
-            federation.save(name)
+            home.save(name)
     elif kind == "amend":
         office.do("amend", {"gamma": federation.world.chance.choice((0.5, 1.0, 2.0)).hex()})
 
 
 def order_about_anybody(
-    federation: SimulatedFederation, office: OfficeParty, clients: Sequence[ClientParty]
+    federation: SimulatedFederation,
+    home: Home,
+    office: OfficeParty,
+    clients: Sequence[ClientParty],
 ) -> None:
     """File an order about somebody of whom these clients hold something, or about nobody."""
     chance = federation.world.chance
@@ -175,4 +219,4 @@ def order_about_anybody(
     federation.ordered.add(subject)
     order = office.do("order", {"subject": subject, "days": days})
     if order is not None:
-        federation.orders[order["order"]] = subject
+        home.orders[order["order"]] = subject
