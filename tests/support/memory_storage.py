@@ -310,6 +310,10 @@ class _Journal(_Table):
         self._write.written += 1
         self._write.journal[self._write.written] = entry
 
+    def files(self, client: str, until: int) -> set[str]:
+        entries = [self._read.journal[one] for one in self.positions(client, until=until)]
+        return {entry.file for entry in entries if entry.file is not None}
+
     def remove(self, client: str, until: int) -> None:
         journal = self._write.journal
         for position in self.positions(client, until=until):

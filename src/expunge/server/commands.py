@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +105,7 @@ def _enrolled(state: ServerState, name: str, role: str, key: PublicKey) -> bytes
     return payloads.sign("enrolled", content, state.folder.key)
 
 
+_FOLDING = ("amend", "forget-client", "fold")  # before which the journal is folded
 _DAY = 86400
 _TOKEN_DAYS = 7
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -173,10 +175,21 @@ class Commands:
         """Answer a question."""
         return self._questions[action](arguments)
 
+    def anticipate(self, action: str) -> None:
+        """What takes long, and may be done before the turn of a command has come: requests, which
+        would wait behind it, go on meanwhile.
+        """
+        if action in _FOLDING:
+            self._upkeep.fold()
+
+    def alone(self, action: str) -> AbstractContextManager[object]:
+        """While this is entered, no fold goes on that the command would be in the way of."""
+        return self._upkeep.working if action in _FOLDING else nullcontext()
+
     def prepare(self, action: str, arguments: dict[str, Any]) -> None:
         """What must be done before the transaction of a command."""
-        if action in ("amend", "forget-client", "fold"):
-            self._upkeep.fold()
+        if action in _FOLDING:
+            self._upkeep.fold()  # what has come since it was anticipated
         if action == "backup":
             name = arguments.get("name")
             if not isinstance(name, str) or not _FILE_NAME.fullmatch(name):

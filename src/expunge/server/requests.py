@@ -110,6 +110,7 @@ class _RoundSummary:
     before: str
     after: Digests
     now: int
+    erased_by: int
 
 
 class Requests:
@@ -350,12 +351,16 @@ class Requests:
         state, storage = self._state, self._state.storage
         with state.changing() as now:
             record = state.record
+            changing = [judgement for judgement in judged if judgement.message.kind != "none"]
             this = _RoundSummary(
-                record.round + 1, record.generation, record.ledger_digest, digests, now
+                record.round + 1,
+                record.generation,
+                record.ledger_digest,
+                digests,
+                now,
+                state.pace.promise(now, [judgement.offer.client for judgement in changing]),
             )
-            changes = [
-                judgement.recorded() for judgement in judged if judgement.message.kind != "none"
-            ]
+            changes = [judgement.recorded() for judgement in changing]
             state.ledger.record(changes, this.generation, now)
             storage.state.put(replace(record, round=this.number))
             state.keep_digests(digests)
@@ -424,7 +429,7 @@ class Requests:
             ledger_after=this.after.ledger,
             head=this.after.head,
             spec=state.spec.digest,
-            erased_by=time_text(this.now + state.settings.erase_within),
+            erased_by=time_text(this.erased_by),
             generation=this.generation,
             version=2,
             binds=this.after.binds,

@@ -202,7 +202,11 @@ class Outcomes:
                     ledger_after=digests.ledger,
                     head=digests.head,
                     spec=state.spec.digest,
-                    erased_by=time_text(now + state.settings.erase_within),
+                    erased_by=time_text(
+                        state.pace.promise(
+                            now, [member.client for member in members] if changes else []
+                        )
+                    ),
                     generation=record.generation,
                 )
                 self._enter(members, index)

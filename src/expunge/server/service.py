@@ -76,7 +76,9 @@ class Service:
         seconds: Clock = time.monotonic,
         schedule: Clock | None = None,
     ) -> None:
-        self._state = state = ServerState(folder, settings, clock, threads=threads)
+        self._state = state = ServerState(
+            folder, settings, clock, threads=threads, seconds=seconds
+        )
         self._report = report
         if not state.record.salt:  # the last thing that is written by founding or restoring
             raise StoreError(
@@ -333,6 +335,8 @@ class Service:
             with self._state.lock:
                 value = self._commands.ask(content["action"], content["arguments"])
                 return self._result(content, value, None, self._state.now())
+        if content["sequence"] == actor.sequence + 1:
+            self._commands.anticipate(content["action"])
         answer: bytes = self._queue.do(lambda: self._command(data, envelope, content))
         return answer
 
@@ -369,7 +373,7 @@ class Service:
     def _carry_out(self, envelope: Envelope, content: dict[str, Any], digest: str) -> bytes:
         state, name, sequence = self._state, content["actor"], content["sequence"]
         action, arguments = content["action"], content["arguments"]
-        with self.upkeep.working:
+        with self._commands.alone(action):
             with state.lock:
                 state.require_sound()
             self._commands.prepare(action, arguments)

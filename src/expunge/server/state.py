@@ -4,6 +4,7 @@ the one row of state.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from expunge.ridge.spec import Spec
 from expunge.server.clock import Clock, SteadyClock
 from expunge.server.ledger import ServerLedger
 from expunge.server.log import AuditLog
+from expunge.server.pace import Pace
 from expunge.server.storage.folder import ServerFolder
 from expunge.server.storage.tables import Actor, AnswerRecord, ServerRecord
 from expunge.wire.schema import time_seconds, time_text
@@ -46,7 +48,8 @@ class Settings:
     solver : {"", "woodbury", "cholesky"}, default ""
         What solves for heads; both give the same. Empty: as the federation was founded.
     erase_within : int, default 60
-        Seconds from a request to the destruction of the key that its message is journalled under.
+        Seconds from a request to the destruction of the key that its message is journalled under;
+        receipts promise more while folds are too slow for it.
     group_commit : bool, default True
         Whether requests that arrive together share a transaction and a solve.
     largest_request : int, default 256 MiB
@@ -132,7 +135,13 @@ class ServerState:
     """Law: every change of state happens under `lock`, in one transaction of the store."""
 
     def __init__(
-        self, folder: ServerFolder, settings: Settings, clock: Clock, *, threads: bool = True
+        self,
+        folder: ServerFolder,
+        settings: Settings,
+        clock: Clock,
+        *,
+        threads: bool = True,
+        seconds: Clock = time.monotonic,
     ) -> None:
         self.folder = folder
         self.storage = folder.storage
@@ -141,6 +150,7 @@ class ServerState:
         self.lock = RLock()
         self.log = AuditLog(folder.storage)
         self._clock = clock
+        self.pace = Pace(settings.erase_within, seconds)
         self._hashing = ThreadPoolExecutor(1, "digest") if threads else None
         self.federation = self.record.federation
         self.solver_name = settings.solver or self.record.solver

@@ -237,6 +237,10 @@ class _Journal:
     def append(self, entry: JournalEntry) -> None:
         self._records.insert([entry])
 
+    def files(self, client: str, until: int) -> set[str]:
+        query = "SELECT file FROM journal WHERE client = ? AND position <= ? AND file IS NOT NULL"
+        return {row[0] for row in self._database.rows(query, (client, until))}
+
     def remove(self, client: str, until: int) -> None:
         self._database.run(
             "DELETE FROM journal WHERE client = ? AND position <= ?", (client, until)

@@ -334,6 +334,9 @@ class Journal(Protocol):
     def append(self, entry: JournalEntry) -> None:
         """Write an entry at the next position. No position is used twice."""
 
+    def files(self, client: str, until: int) -> set[str]:
+        """The files of a client's entries up to a position."""
+
     def remove(self, client: str, until: int) -> None:
         """Remove a client's entries up to a position."""
 
