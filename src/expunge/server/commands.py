@@ -296,6 +296,7 @@ class Commands:
         count = state.ledger.delete_client(name)
         digests = state.solved(live.without(name, state.storage.commitments.of(name)))
         state.ledger.write_ledger(state.ledger.solver.statistics, state.storage.journal.last())()
+        state.ledger.has_remains = True  # the files of before
         state.storage.files.remove_share(name)
         state.storage.commitments.remove_all(name)
         state.storage.actors.put(replace(actor, status="gone"))

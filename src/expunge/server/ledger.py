@@ -110,7 +110,8 @@ class ServerLedger:
         self._just_written: list[str] = []  # files of the last round's messages
         self._drafts: Remains | None = None  # what is written beside requests, to count later
         self._drafting = Lock()
-        self.has_remains = False  # keys that nothing refers to any more, until `clean`
+        # Keys and files that nothing refers to any more, beside those of folds, until `clean`
+        self.has_remains = False
         self.solver: ExactSolver | FloatLedger
         if load:  # into memory; otherwise only what is stored can be asked for
             self.reload()

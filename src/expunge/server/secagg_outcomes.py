@@ -273,6 +273,7 @@ class Outcomes:
                 digests = state.solved()
                 with state.changing() as now:
                     position = state.storage.journal.last()
+                    state.ledger.has_remains = True  # the files of before
                     state.ledger.write_ledger(new, position)()
                     state.ledger.fold_client(EVERYONE, position, new)()
                     (slot,) = state.vault.new()

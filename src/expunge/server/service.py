@@ -336,7 +336,10 @@ class Service:
                 value = self._commands.ask(content["action"], content["arguments"])
                 return self._result(content, value, None, self._state.now())
         if content["sequence"] == actor.sequence + 1:
-            self._commands.anticipate(content["action"])
+            try:
+                self._commands.anticipate(content["action"])
+            except Exception as problem:
+                raise _not_carried_out(problem) from problem
         answer: bytes = self._queue.do(lambda: self._command(data, envelope, content))
         return answer
 
@@ -365,10 +368,7 @@ class Service:
             record = state.answer_of(name, sequence)
             if record is not None:
                 return record.answer
-            raise RefusedError(
-                "storage",
-                f"the command could not be carried out ({cause_of(problem)}): nothing was changed",
-            ) from problem
+            raise _not_carried_out(problem) from problem
 
     def _carry_out(self, envelope: Envelope, content: dict[str, Any], digest: str) -> bytes:
         state, name, sequence = self._state, content["actor"], content["sequence"]
@@ -457,6 +457,13 @@ class Service:
                 self.upkeep.fold()
         finally:
             self._state.close()
+
+
+def _not_carried_out(problem: Exception) -> RefusedError:
+    return RefusedError(
+        "storage",
+        f"the command could not be carried out ({cause_of(problem)}): nothing was changed",
+    )
 
 
 def _overheard(kind: payloads.Kind, data: bytes) -> tuple[Envelope, dict[str, Any]]:

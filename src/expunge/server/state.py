@@ -376,6 +376,7 @@ class ServerState:
             try:
                 yield
             except BaseException:
+                self.ledger.has_remains = True  # keys that were made for what has not happened
                 self.recover()
                 raise
 

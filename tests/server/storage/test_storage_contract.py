@@ -267,6 +267,7 @@ def seen(storage: tables.Storage) -> dict[str, Any]:
             storage.journal.oldest(),
             [storage.journal.holds(number) for number in numbers],
             [storage.journal.clients(number) for number in numbers],
+            [storage.journal.files(name, number) for name in who for number in numbers],
         ),
         "files": (storage.files.ledger(), [*map(storage.files.share, who)]),
         "references": (storage.files.names(), storage.files.slots()),
