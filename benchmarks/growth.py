@@ -84,7 +84,9 @@ class Crowd:
             with server.storage.transaction():
                 server.storage.actors.put(
                     *(
-                        Actor(each.name, "client", each.key.public.text, "active", 0, state.time, "")
+                        Actor(
+                            each.name, "client", each.key.public.text, "active", 0, state.time, ""
+                        )
                         for each in self.keys
                     )
                 )
@@ -130,9 +132,7 @@ class Crowd:
             added=1,
         )
         message = Message("rows", RowsPart(rows, tuple(salts)), None).to_bytes(self.spec)
-        return request.write(
-            header, commitments(self.spec, salts, rows), [], message, client.key
-        )
+        return request.write(header, commitments(self.spec, salts, rows), [], message, client.key)
 
     def load(self, url: str, count: int, rate: float) -> list[Answered]:
         """So many requests, one of each client in turn, each sent when it is due; a client that
@@ -250,11 +250,11 @@ if __name__ == "__main__":
             crowd.load(url, len(crowd.keys), 400)
             with crowd.ordering(url, 2.0) as ordered:
                 answered = crowd.load(url, int(_RATE * float(sys.argv[2])), _RATE)
-        ordered = [1e3*x for x in ordered]
+        ordered = [1e3 * x for x in ordered]
         print(f"orders: median {statistics.median(ordered):.1f}, worst {max(ordered):.0f}")
         took = [1e3 * each.took for each in answered]
         late = crowd.late(answered)
         print(
-            f"{len(took)} requests: median {statistics.median(took):.1f} ms, p90 {percentile(took, .9):.0f}, p99 "
+            f"{len(took)} requests: median {statistics.median(took):.1f} ms, p90 {percentile(took, 0.9):.0f}, p99 "
             f"{percentile(took, 0.99):.1f}, worst {max(took):.0f}; late {sum(x > 0 for x in late)}, worst {max(late)} s"
         )

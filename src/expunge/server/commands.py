@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -105,6 +106,7 @@ def _enrolled(state: ServerState, name: str, role: str, key: PublicKey) -> bytes
     return payloads.sign("enrolled", content, state.folder.key)
 
 
+_LONG = ("clients", "orders", "status")  # answered from the store alone
 _FOLDING = ("amend", "forget-client", "fold")  # before which the journal is folded
 _DAY = 86400
 _TOKEN_DAYS = 7
@@ -148,8 +150,8 @@ class Commands:
         }
         self._questions: dict[str, Callable[[dict[str, Any]], Any]] = {
             "status": lambda _: self.status(),
-            "clients": lambda _: self._clients(),
-            "orders": lambda _: orders.listed(state.now()),
+            "clients": self._clients,
+            "orders": lambda given: orders.listed(state.now(), given),
             "show-order": lambda given: orders.show(_text(given, "order"), state.now()),
             "bundle": lambda given: bundle(state, orders, audits, _text(given, "order")).to_json(),
             "audits": lambda _: audits.listed(),
@@ -172,8 +174,12 @@ class Commands:
         )
 
     def ask(self, action: str, arguments: dict[str, Any]) -> Any:
-        """Answer a question."""
-        return self._questions[action](arguments)
+        """Answer a question; changes do not wait for long lists."""
+        with nullcontext() if action in _LONG else self._state.lock:
+            try:
+                return self._questions[action](arguments)
+            except FormatError as problem:
+                raise RefusedError("malformed", str(problem)) from problem
 
     def anticipate(self, action: str) -> None:
         """What takes long, and may be done before the turn of a command has come: requests, which
@@ -402,7 +408,7 @@ class Commands:
             "solver": state.solver_name,
             "spec": state.spec.digest,
             "samples": state.ledger.solver.count,
-            "clients": {status: len(state.clients(status)) for status in CLIENT_STATUSES},
+            "clients": self._statuses(),
             "round": state.record.round,
             "log": state.log.size,
             "head": state.head_digest,
@@ -462,7 +468,23 @@ class Commands:
         data = self._disputes().opening(_text(given, "aggregation"), _text(given, "client"))
         return base64.b64encode(data).decode("ascii")
 
-    def _clients(self) -> list[dict[str, Any]]:
+    def _statuses(self) -> dict[str, int]:
+        actors = self._state.storage.actors.all()
+        counted = Counter(actor.status for actor in actors if actor.role == "client")
+        return {status: counted[status] for status in CLIENT_STATUSES}
+
+    def _clients(self, given: dict[str, Any]) -> Any:
+        """Everybody, by name; or, with a `limit`, a page of those after a name, and how many there
+        are.
+        """
+        actors = self._state.storage.actors
+        if "limit" not in given:
+            return self._described(actors.all())
+        after = schema.or_empty(schema.name)(given.get("after", ""), "after")
+        page = actors.after(after, schema.page(given["limit"], "limit"))
+        return {"clients": self._described(page), "total": actors.count()}
+
+    def _described(self, actors: list[Actor]) -> list[dict[str, Any]]:
         storage = self._state.storage
         return [
             {
@@ -474,7 +496,7 @@ class Commands:
                 "seen": "" if actor.seen is None else time_text(actor.seen),
                 "samples": storage.commitments.count(actor.name),
             }
-            for actor in storage.actors.all()
+            for actor in actors
         ]
 
 

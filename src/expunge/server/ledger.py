@@ -344,9 +344,7 @@ class ServerLedger:
         transaction.
         """
         (slot,), (name,) = self._begin_files(1)
-        self._folder.blobs.put_all(
-            {name: self._vault.seal(slot, statistics.to_bytes(), b"ledger")}
-        )
+        self._folder.blobs.put_all({name: self._vault.seal(slot, statistics.to_bytes(), b"ledger")})
         file = LedgerFile(position, slot, name)
 
         def put_in_force() -> Remains:
@@ -356,9 +354,7 @@ class ServerLedger:
 
         return put_in_force
 
-    def fold_client(
-        self, client: str, until: int, share: Statistics | None = None
-    ) -> PutInForce:
+    def fold_client(self, client: str, until: int, share: Statistics | None = None) -> PutInForce:
         """Bring a client's journal entries up to `until` into its file, or put `share` in the place
         of all; as `write_ledger`.
         """
@@ -381,9 +377,7 @@ class ServerLedger:
         """About how much memory a client's share takes."""
         return 16 * self.spec.width * (self.spec.width + self.spec.columns)
 
-    def _write_shares(
-        self, shares: Mapping[str, Statistics | FloatSums], until: int
-    ) -> PutInForce:
+    def _write_shares(self, shares: Mapping[str, Statistics | FloatSums], until: int) -> PutInForce:
         slots, names = self._begin_files(len(shares))
         written, files = dict[str, bytes](), list[ShareFile]()
         for (client, share), slot, name in zip(shares.items(), slots, names, strict=True):

@@ -378,12 +378,16 @@ class Requests:
                     judgement.sequence,
                     judgement.offer.request.digest,
                     receipt,
+                    len(judgement.offer.request.header.orders),
                 )
                 for judgement, receipt in zip(
                     judged, (self._receipt(index, checkpoint) for index in positions), strict=True
                 )
             ]
             storage.answers.add(*answers)
+            for client in sheets:  # by its next request, a client has the receipt of the last one
+                first = min(each.sequence for each in judged if each.offer.client == client)
+                storage.answers.prune(client, first)
         return [answer.answer for answer in answers]
 
     def _receipt(self, index: int, checkpoint: Checkpoint) -> bytes:

@@ -76,9 +76,7 @@ class Service:
         seconds: Clock = time.monotonic,
         schedule: Clock | None = None,
     ) -> None:
-        self._state = state = ServerState(
-            folder, settings, clock, threads=threads, seconds=seconds
-        )
+        self._state = state = ServerState(folder, settings, clock, threads=threads, seconds=seconds)
         self._report = report
         if not state.record.salt:  # the last thing that is written by founding or restoring
             raise StoreError(
@@ -295,7 +293,7 @@ class Service:
                 "federation": state.federation,
                 "head": state.head.digest if state.head else "",
                 "nonce": content["nonce"],
-                "orders": self._orders.waiting(name) if is_client else [],
+                "orders": self._orders.waiting(name, content.get("after", "")) if is_client else [],
                 "rebuild": is_client
                 and self.rounds is not None
                 and self.rounds.wanted() == "rebuild",
@@ -332,9 +330,8 @@ class Service:
         actor = self._state.actor(content["actor"], *roles)
         _verify(envelope, actor.public_key, f"the key that {content['actor']} enrolled")
         if question:
-            with self._state.lock:
-                value = self._commands.ask(content["action"], content["arguments"])
-                return self._result(content, value, None, self._state.now())
+            value = self._commands.ask(content["action"], content["arguments"])
+            return self._result(content, value, None, self._state.now())
         if content["sequence"] == actor.sequence + 1:
             try:
                 self._commands.anticipate(content["action"])
@@ -385,6 +382,7 @@ class Service:
                     answer = self._result(content, value, index, now)
                     state.storage.actors.put(replace(state.actor(name), sequence=sequence))
                     state.storage.answers.add(AnswerRecord(name, sequence, digest, answer))
+                    state.storage.answers.prune(name, sequence)
                 state.settle_head()
             self._commands.finish(action)
         return answer

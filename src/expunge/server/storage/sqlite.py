@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from expunge.errors import StoreError
+from expunge.kinds import ORDER_STATES, OrderState
 from expunge.server.storage.schema import MIGRATIONS
 from expunge.server.storage.tables import (
     Actor,
@@ -112,6 +113,7 @@ class _Actors:
     )
 
     def __init__(self, database: Database) -> None:
+        self._database = database
         self._records = _Records(database, "actors", Actor)
 
     def get(self, name: str) -> Actor | None:
@@ -122,6 +124,12 @@ class _Actors:
 
     def all(self) -> list[Actor]:
         return self._records.all("ORDER BY name")
+
+    def after(self, name: str, limit: int) -> list[Actor]:
+        return self._records.all("WHERE name > ? ORDER BY name LIMIT ?", (name, limit))
+
+    def count(self) -> int:
+        return int(self._database.value("SELECT count(*) FROM actors"))
 
     def put(self, *actors: Actor) -> None:
         self._records.insert(actors, rule=self._UPDATE)
@@ -147,6 +155,7 @@ class _Tokens:
 
 class _Answers:
     def __init__(self, database: Database) -> None:
+        self._database = database
         self._records = _Records(database, "answers", AnswerRecord)
 
     def get(self, actor: str, sequence: int) -> AnswerRecord | None:
@@ -154,6 +163,19 @@ class _Answers:
 
     def add(self, *answers: AnswerRecord) -> None:
         self._records.insert(answers)
+
+    def prune(self, actor: str, before: int) -> None:
+        self._database.run(
+            "DELETE FROM answers INDEXED BY answers_of_no_order "
+            "WHERE actor = ? AND sequence < ? AND orders = 0",
+            (actor, before),
+        )
+
+    def release(self, actor: str, sequence: int) -> None:
+        self._database.run(
+            "UPDATE answers SET orders = max(0, orders - 1) WHERE actor = ? AND sequence = ?",
+            (actor, sequence),
+        )
 
 
 class _Commitments:
@@ -372,19 +394,61 @@ class _Orders:
         return self._records.one("WHERE id = ?", (order,))
 
     def all(self) -> list[OrderRecord]:
-        first = "(SELECT min(position) FROM order_entries WHERE order_id = id)"
-        return self._records.all(f"ORDER BY filed, {first}, id")
+        return self._records.all("ORDER BY position, id")
 
-    def unanswered(self, client: str) -> list[OrderRecord]:
-        return self._records.all(
-            "JOIN order_clients ON order_id = id WHERE client = ? AND found IS NULL "
-            "ORDER BY filed, id",
-            (client,),
+    def newest(
+        self, limit: int, *, before: tuple[int, str] | None = None, overdue: int | None = None
+    ) -> list[OrderRecord]:
+        conditions, arguments = ["TRUE"], list[Any]()
+        if before is not None:
+            conditions.append("(position, id) < (?, ?)")
+            arguments += before
+        if overdue is not None:
+            conditions.append("closed IS NULL AND completed IS NULL")
+            conditions.append("(slot IS NULL OR deadline < ?)")
+            arguments.append(overdue)
+        where = f"WHERE {' AND '.join(conditions)} ORDER BY position DESC, id DESC LIMIT ?"
+        return self._records.all(where, (*arguments, limit))
+
+    def counts(self, now: int) -> dict[OrderState, int]:
+        query = (
+            "SELECT CASE WHEN closed IS NOT NULL THEN 'closed' "
+            "WHEN completed IS NOT NULL THEN 'complete' WHEN slot IS NULL THEN 'lost' "
+            "WHEN deadline < ? THEN 'overdue' ELSE 'open' END, count(*) FROM orders GROUP BY 1"
         )
+        counted = dict(self._database.rows(query, (now,)))
+        return {state: counted.get(state, 0) for state in ORDER_STATES}
+
+    def named(self, name: str) -> list[OrderRecord]:
+        found = self._records.all(
+            "WHERE id >= ? AND id < ? OR (reference = ? AND reference <> '')",
+            (name.lower(), name.lower() + "g", name),  # ids are in hexadecimal digits
+        )
+        return sorted(found, key=lambda order: (order.position, order.id))
+
+    def unanswered(
+        self, client: str, *, after: int | None = None, limit: int | None = None
+    ) -> list[OrderRecord]:
+        waiting = (
+            "JOIN order_clients ON order_id = id WHERE client = ? AND found IS NULL{} "
+            "ORDER BY order_clients.position, order_id"
+        )
+        if after is None and limit is None:
+            return self._records.all(waiting.format(""), (client,))
+        page = waiting.format(" AND order_clients.position > ? AND slot IS NOT NULL") + " LIMIT ?"
+        first = -_FOREVER if after is None else after
+        return self._records.all(page, (client, first, _FOREVER if limit is None else limit))
+
+    def is_answered(self, order: str) -> bool:
+        query = "SELECT 1 FROM order_clients WHERE order_id = ? AND found IS NULL"
+        return self._database.row(f"{query} LIMIT 1", (order,)) is None
 
     def add(self, order: OrderRecord, clients: Iterable[str]) -> None:
         self._records.insert([order])
-        self._replies.insert([OrderReply(client) for client in clients], order.id)
+        self._database.run_many(
+            "INSERT INTO order_clients (order_id, client, position) VALUES (?, ?, ?)",
+            [(order.id, client, order.position) for client in clients],
+        )
 
     def put(self, order: OrderRecord) -> None:
         self._records.replace(order)
@@ -396,7 +460,13 @@ class _Orders:
         return self._replies.one("WHERE order_id = ? AND client = ?", (order, client))
 
     def reply(self, order: str, reply: OrderReply) -> None:
-        self._replies.replace(reply, order)
+        self._database.run(
+            "INSERT INTO order_clients (order_id, client, found, sequence, time, position) "
+            "VALUES (?, ?, ?, ?, ?, coalesce((SELECT position FROM orders WHERE id = ?), -1)) "
+            "ON CONFLICT (order_id, client) DO UPDATE SET "
+            "found = excluded.found, sequence = excluded.sequence, time = excluded.time",
+            (order, reply.client, reply.found, reply.sequence, reply.time, order),
+        )
 
     def entries(self, order: str) -> list[int]:
         query = "SELECT position FROM order_entries WHERE order_id = ? ORDER BY position"
