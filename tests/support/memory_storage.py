@@ -262,10 +262,10 @@ class _Answers(_Table):
                 del self._write.answers[key]
 
     def release(self, actor: str, sequence: int) -> None:
-        answer = self._read.answers.get((actor, sequence))
-        if answer is not None:
-            released = replace(answer, orders=max(0, answer.orders - 1))
-            self._write.answers[actor, sequence] = released
+        answers = self._write.answers
+        if (actor, sequence) in answers:
+            answer = answers[actor, sequence]
+            answers[actor, sequence] = replace(answer, orders=max(0, answer.orders - 1))
 
 
 class _Commitments(_Table):
@@ -463,6 +463,9 @@ class _Orders(_Table):
             and (overdue is None or order.state(overdue) in ("lost", "overdue"))
         ]
         return found[:limit]
+
+    def count(self, *, overdue: int | None = None) -> int:
+        return len(self.newest(len(self._read.orders), overdue=overdue))
 
     def counts(self, now: int) -> dict[OrderState, int]:
         counted = Counter(order.state(now) for order in self.all())

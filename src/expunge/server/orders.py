@@ -250,11 +250,9 @@ class Orders:
             before=None if record is None else (record.position, record.id),
             overdue=now if overdue else None,
         )
-        counts = self.counts(now)
-        counted = ("lost", "overdue") if overdue else counts.keys()
         return {
             "orders": [self._shown(order, now) for order in page],
-            "total": sum(counts[state] for state in counted),
+            "total": self._table.count(overdue=now if overdue else None),
         }
 
     def entries(self, order: str) -> list[int]:

@@ -65,7 +65,7 @@ class Pace:
 
     def _expected(self, clients: int) -> float:
         """How long a fold of so many clients will take."""
-        with_most = max(self._folds, key=lambda fold: fold.clients, default=None)
+        with_most = max(self._folds, key=lambda fold: (fold.clients, fold.seconds), default=None)
         if with_most is None:
             return 0.0
         recent = max(fold.seconds for fold in list(self._folds)[-_RECENT:])

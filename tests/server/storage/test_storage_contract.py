@@ -300,7 +300,10 @@ def seen(storage: tables.Storage) -> dict[str, Any]:
             for before in (None, (2, "0c"), (9, ""))
             for overdue in (None, 2)
         ],
-        "orders counted": [*map(storage.orders.counts, numbers)],
+        "orders counted": (
+            [*map(storage.orders.counts, numbers)],
+            [storage.orders.count(overdue=overdue) for overdue in (None, *numbers)],
+        ),
         "orders named": [*map(storage.orders.named, (*who, *ident, "0", "0A", ""))],
         "orders answered": [*map(storage.orders.is_answered, ident)],
         "order replies": [

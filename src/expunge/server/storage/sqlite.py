@@ -59,6 +59,9 @@ _REFERENCES = (  # a column, and where its values are from
 _WITH_SLOTS = ("ledger", "subledgers", "generations", "orders", "audits", "disputes")
 _WITH_FILES = ("ledger", "subledgers", "journal")
 
+# Conditions of orders that are lost, or overdue at a time
+_OVERDUE = "closed IS NULL AND completed IS NULL AND (slot IS NULL OR deadline < ?)"
+
 Record = TypeVar("Record")
 
 
@@ -404,11 +407,16 @@ class _Orders:
             conditions.append("(position, id) < (?, ?)")
             arguments += before
         if overdue is not None:
-            conditions.append("closed IS NULL AND completed IS NULL")
-            conditions.append("(slot IS NULL OR deadline < ?)")
+            conditions.append(_OVERDUE)
             arguments.append(overdue)
         where = f"WHERE {' AND '.join(conditions)} ORDER BY position DESC, id DESC LIMIT ?"
         return self._records.all(where, (*arguments, limit))
+
+    def count(self, *, overdue: int | None = None) -> int:
+        if overdue is None:
+            return int(self._database.value("SELECT count(*) FROM orders"))
+        query = f"SELECT count(*) FROM orders WHERE {_OVERDUE}"  # noqa: S608 - our own names
+        return int(self._database.value(query, (overdue,)))
 
     def counts(self, now: int) -> dict[OrderState, int]:
         query = (

@@ -450,6 +450,9 @@ class OrderTable(Protocol):
         those that are lost, or overdue at a time.
         """
 
+    def count(self, *, overdue: int | None = None) -> int:
+        """How many there are; or how many of them are lost, or overdue at a time."""
+
     def counts(self, now: int) -> dict[OrderState, int]:
         """How many there are of each state."""
 
