@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from expunge.errors import StoreError
 from expunge.kinds import ORDER_STATES, OrderState
+from expunge.server.storage.records import Records
 from expunge.server.storage.schema import MIGRATIONS
 from expunge.server.storage.tables import (
     Actor,
@@ -62,46 +63,10 @@ _WITH_FILES = ("ledger", "subledgers", "journal")
 # Conditions of orders that are lost, or overdue at a time
 _OVERDUE = "closed IS NULL AND completed IS NULL AND (slot IS NULL OR deadline < ?)"
 
-Record = TypeVar("Record")
-
-
-class _Records(Generic[Record]):
-    """A table whose columns are the fields of a record; `constants` are columns beside them."""
-
-    def __init__(
-        self, database: Database, table: str, record: type[Record], constants: str = ""
-    ) -> None:
-        names = [field.name for field in fields(record)]  # type: ignore[arg-type]
-        self._database = database
-        self._record = record
-        self._select = f"SELECT {', '.join(f'{table}.{name}' for name in names)} FROM {table} "  # noqa: S608 - our own names
-        constant_columns = [constants] if constants else []
-        self._into = f"INTO {table} ({', '.join([*constant_columns, *names])}) VALUES ("
-        self._into += ", ".join([*("?" for _ in constant_columns), *("?" for _ in names)]) + ")"
-
-    def one(self, where: str = "", arguments: Sequence[Any] = ()) -> Record | None:
-        row = self._database.row(self._select + where, arguments)
-        return None if row is None else self._record(*row)
-
-    def all(self, where: str = "", arguments: Sequence[Any] = ()) -> list[Record]:
-        return [self._record(*row) for row in self._database.rows(self._select + where, arguments)]
-
-    def insert(self, records: Iterable[Record], *constants: Any, rule: str = "") -> None:
-        self._database.run_many(
-            f"INSERT {self._into} {rule}", [(*constants, *_values(record)) for record in records]
-        )
-
-    def replace(self, record: Record, *constants: Any) -> None:
-        self._database.run(f"INSERT OR REPLACE {self._into}", (*constants, *_values(record)))
-
-
-def _values(record: Any) -> tuple[Any, ...]:
-    return tuple(getattr(record, field.name) for field in fields(record))
-
 
 class _State:
     def __init__(self, database: Database) -> None:
-        self._records = _Records(database, "state", ServerRecord, constants="one")
+        self._records = Records(database, "state", ServerRecord, constants="one")
 
     def get(self) -> ServerRecord | None:
         return self._records.one()
@@ -117,7 +82,7 @@ class _Actors:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._records = _Records(database, "actors", Actor)
+        self._records = Records(database, "actors", Actor)
 
     def get(self, name: str) -> Actor | None:
         return self._records.one("WHERE name = ?", (name,))
@@ -141,7 +106,7 @@ class _Actors:
 class _Tokens:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._records = _Records(database, "tokens", EnrolmentToken)
+        self._records = Records(database, "tokens", EnrolmentToken)
 
     def get(self, digest: str) -> EnrolmentToken | None:
         return self._records.one("WHERE digest = ?", (digest,))
@@ -159,7 +124,7 @@ class _Tokens:
 class _Answers:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._records = _Records(database, "answers", AnswerRecord)
+        self._records = Records(database, "answers", AnswerRecord)
 
     def get(self, actor: str, sequence: int) -> AnswerRecord | None:
         return self._records.one("WHERE actor = ? AND sequence = ?", (actor, sequence))
@@ -226,7 +191,7 @@ class _Commitments:
 class _Journal:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._records = _Records(database, "journal", JournalEntry)
+        self._records = Records(database, "journal", JournalEntry)
 
     def get(self, position: int) -> JournalEntry | None:
         return self._records.one("WHERE position = ?", (position,))
@@ -275,8 +240,8 @@ class _Journal:
 class _Files:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._ledger = _Records(database, "ledger", LedgerFile, constants="one")
-        self._shares = _Records(database, "subledgers", ShareFile)
+        self._ledger = Records(database, "ledger", LedgerFile, constants="one")
+        self._shares = Records(database, "subledgers", ShareFile)
 
     def ledger(self) -> LedgerFile | None:
         return self._ledger.one()
@@ -308,7 +273,7 @@ class _Files:
 class _Generations:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._erasures = _Records(database, "erasures", Erasure)
+        self._erasures = Records(database, "erasures", Erasure)
 
     def slot(self, generation: int) -> int | None:
         query = "SELECT slot FROM generations WHERE generation = ?"
@@ -390,8 +355,8 @@ class _Documents:
 class _Orders:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._records = _Records(database, "orders", OrderRecord)
-        self._replies = _Records(database, "order_clients", OrderReply, constants="order_id")
+        self._records = Records(database, "orders", OrderRecord)
+        self._replies = Records(database, "order_clients", OrderReply, constants="order_id")
 
     def get(self, order: str) -> OrderRecord | None:
         return self._records.one("WHERE id = ?", (order,))
@@ -488,7 +453,7 @@ class _Orders:
 class _Audits:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._records = _Records(database, "audits", Audit)
+        self._records = Records(database, "audits", Audit)
 
     def get(self, audit: str) -> Audit | None:
         return self._records.one("WHERE id = ?", (audit,))
@@ -535,10 +500,10 @@ class _Audits:
 class _Rounds:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._memberships = _Records(database, "aggregations", Membership)
-        self._attempts = _Records(database, "attempts", Attempt)
-        self._disputes = _Records(database, "disputes", DisputeRecord)
-        self._openings = _Records(database, "openings", OpeningRecord)
+        self._memberships = Records(database, "aggregations", Membership)
+        self._attempts = Records(database, "attempts", Attempt)
+        self._disputes = Records(database, "disputes", DisputeRecord)
+        self._openings = Records(database, "openings", OpeningRecord)
 
     def membership(self, client: str, sequence: int) -> Membership | None:
         return self._memberships.one(
