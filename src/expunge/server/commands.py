@@ -222,7 +222,8 @@ class Commands:
         if action == "forget-client":
             self._upkeep.fold()
         if action in ("close-order", "judge"):
-            self._state.ledger.clean()
+            with self._state.lock:
+                self._state.ledger.shred_orphans()
         self._state.version += 1
 
     # -- commands ----------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ _ACCOUNTS_KEPT = 256
 # Clients whose shares are folded together, if these take fewer bytes of memory
 _AT_ONCE = 64
 _BYTES_AT_ONCE = 32 << 20
+_TOLD_EVERY = 100  # entries of the journal
 _NET = ("net", "group")  # kinds of messages that hold what is added minus what is deleted
 _FLOAT = "this federation computes in float64: there is nothing exact to compare with"
 
@@ -70,6 +71,13 @@ class Remains:
         """These, too."""
         self.slots |= other.slots
         self.files |= other.files
+
+
+Progress = Callable[[int, int], None]  # how many entries of the journal were read, and of how many
+
+
+def no_progress(_: int, __: int) -> None:
+    """Default progress: tells nobody."""
 
 
 # Makes new files count, within a transaction, and says what that has left when it is over
@@ -98,7 +106,15 @@ class LedgerFolder(Protocol):
 class ServerLedger:
     """The ledger and every client's share of it."""
 
-    def __init__(self, folder: LedgerFolder, spec: Spec, solver: str, *, load: bool = True) -> None:
+    def __init__(
+        self,
+        folder: LedgerFolder,
+        spec: Spec,
+        solver: str,
+        *,
+        load: bool = True,
+        progress: Progress = no_progress,
+    ) -> None:
         self._folder = folder
         self._storage = folder.storage
         self._vault = folder.vault
@@ -106,6 +122,7 @@ class ServerLedger:
         if solver not in SOLVERS:
             raise StoreError(f"there is no solver {solver!r}: choose one of {', '.join(SOLVERS)}")
         self._method = solver
+        self._progress = progress
         self._accounts: OrderedDict[str, Account] = OrderedDict()  # a cache
         self._just_written: list[str] = []  # files of the last round's messages
         self._drafts: Remains | None = None  # what is written beside requests, to count later
@@ -139,8 +156,16 @@ class ServerLedger:
             data = self._vault.unseal(file.slot, self._folder.blobs.get(file.file), b"ledger")
         positions = self._storage.journal.positions(after=file.position if file else 0)
         if not self.spec.is_exact:
-            return self._float_sum(data, positions)
-        return self._exact_sum(data, positions) if data is not None or positions else None
+            return self._float_sum(data, self._told(positions))
+        if data is None and not positions:
+            return None
+        return self._exact_sum(data, self._told(positions))
+
+    def _told(self, positions: Sequence[int]) -> Iterator[int]:
+        for done, position in enumerate(positions):
+            if done % _TOLD_EVERY == 0:
+                self._progress(done, len(positions))
+            yield position
 
     def _exact_sum(self, data: bytes | None, positions: Iterable[int]) -> Statistics:
         """What a sealed file held, and what these positions of the journal changed since."""
@@ -427,15 +452,22 @@ class ServerLedger:
 
     def clean(self) -> None:
         """Destroy every key and file that the store does not refer to; also after a crash."""
+        self.shred_orphans()
+        if self._storage.is_certain:
+            self._storage.forget_overwritten()
+            self.has_remains = False
+
+    def shred_orphans(self) -> None:
+        """The same, but for what lingers of them in the store itself, which is left for `clean`:
+        that may have to wait for who reads.
+        """
+        self.has_remains = True
         if not self._storage.is_certain:
-            self.has_remains = True
             return
         with self._drafting:
             drafts = self._drafts or Remains()
             self._vault.keep_only(self._storage.files.slots() | drafts.slots)
         self.remove_orphans()
-        self._storage.forget_overwritten()
-        self.has_remains = False
 
     def remove_orphans(self) -> None:
         """Remove every file that the store does not refer to."""

@@ -23,6 +23,7 @@ from expunge.server.audits import Audits
 from expunge.server.bundles import certificate
 from expunge.server.clock import TOLERANCE, Clock, Report, SteadyClock
 from expunge.server.commands import Commands, enrol
+from expunge.server.ledger import Progress, no_progress
 from expunge.server.maintenance import Maintenance
 from expunge.server.orders import Orders
 from expunge.server.requests import Offer, Requests
@@ -75,8 +76,11 @@ class Service:
         threads: bool = True,
         seconds: Clock = time.monotonic,
         schedule: Clock | None = None,
+        progress: Progress = no_progress,
     ) -> None:
-        self._state = state = ServerState(folder, settings, clock, threads=threads, seconds=seconds)
+        self._state = state = ServerState(
+            folder, settings, clock, threads=threads, seconds=seconds, progress=progress
+        )
         self._report = report
         if not state.record.salt:  # the last thing that is written by founding or restoring
             raise StoreError(
@@ -116,6 +120,7 @@ class Service:
         threads: bool = True,
         timeout: float = 0.0,
         storage: OpenStorage = open_storage,
+        progress: Progress = no_progress,
     ) -> Self:
         """The server in this folder, as it was left.
 
@@ -123,7 +128,7 @@ class Service:
         (`SteadyClock`). `seconds` says how long something takes. Rounds on a schedule
         begin by `schedule`, or by `clock` if that is not given. Without `upkeep`, erasing at rest
         in time is the caller's (`upkeep.run_due`); without `threads`, whatever else is done beside
-        the callers is done by them.
+        the callers is done by them. `progress` is called as the journal is read.
         """
         folder = ServerFolder.open(path, mirrors, hook, timeout, storage)
         for warning in folder.vault.warnings:
@@ -139,6 +144,7 @@ class Service:
                     threads=threads,
                     seconds=seconds,
                     schedule=schedule,
+                    progress=progress,
                 )
         except BaseException:
             folder.close()

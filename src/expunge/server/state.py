@@ -24,7 +24,7 @@ from expunge.kinds import Bound, ClientStatus, Role
 from expunge.ridge.head import Head
 from expunge.ridge.spec import Spec
 from expunge.server.clock import Clock, SteadyClock
-from expunge.server.ledger import ServerLedger
+from expunge.server.ledger import Progress, ServerLedger, no_progress
 from expunge.server.log import AuditLog
 from expunge.server.pace import Pace
 from expunge.server.storage.folder import ServerFolder
@@ -142,6 +142,7 @@ class ServerState:
         *,
         threads: bool = True,
         seconds: Clock = time.monotonic,
+        progress: Progress = no_progress,
     ) -> None:
         self.folder = folder
         self.storage = folder.storage
@@ -154,7 +155,9 @@ class ServerState:
         self._hashing = ThreadPoolExecutor(1, "digest") if threads else None
         self.federation = self.record.federation
         self.solver_name = settings.solver or self.record.solver
-        self.ledger = ServerLedger(folder, self._recorded_spec(), self.solver_name)
+        self.ledger = ServerLedger(
+            folder, self._recorded_spec(), self.solver_name, progress=progress
+        )
         self.head: Head | None = None
         self.headless = ""  # why there is no head, if there is none
         self._sound = True  # whether memory matches the store
