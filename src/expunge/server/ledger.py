@@ -125,6 +125,7 @@ class ServerLedger:
         self._progress = progress
         self._accounts: OrderedDict[str, Account] = OrderedDict()  # a cache
         self._just_written: list[str] = []  # files of the last round's messages
+        self._undiscarded = False  # whether they are of rounds that may not have happened
         self._drafts: Remains | None = None  # what is written beside requests, to count later
         self._drafting = Lock()
         # Keys and files that nothing refers to any more, beside those of folds, until `clean`
@@ -312,7 +313,10 @@ class ServerLedger:
     def record(self, changes: Iterable[Recorded], generation: int, time: int) -> None:
         """Write messages to the journal within a transaction."""
         slot = self.slot_of(generation)
-        self._just_written = []
+        if self._undiscarded:  # otherwise each failure would take room from the next attempt
+            self.discard()
+        if not self._undiscarded:
+            self._just_written = []
         for change in changes:
             sealed = self._vault.seal(slot, change.data, _context(change.client, change.sequence))
             file = None
@@ -338,7 +342,8 @@ class ServerLedger:
         """Remove the files of messages that did not become part of the journal: a full disk must
         not be filled by failures.
         """
-        if not self._storage.is_certain:
+        self._undiscarded = not self._storage.is_certain
+        if self._undiscarded:
             return
         for file in set(self._just_written) - self._storage.files.names():
             self._folder.blobs.remove(file)

@@ -204,10 +204,7 @@ MIGRATIONS: tuple[str, ...] = (
     UPDATE orders SET position = coalesce((SELECT min(position) FROM order_entries WHERE order_id = id), -1);
     UPDATE order_clients SET position = coalesce((SELECT position FROM orders WHERE id = order_id), -1);
     CREATE INDEX orders_by_position ON orders (position, id, closed, completed, deadline, slot);
-    CREATE INDEX orders_in_progress ON orders (position, id) WHERE closed IS NULL AND completed IS NULL;
-    CREATE INDEX orders_by_reference ON orders (reference) WHERE reference <> '';
     CREATE INDEX orders_of_client ON order_clients (client, position, order_id) WHERE found IS NULL;
-    CREATE INDEX clients_of_order ON order_clients (order_id) WHERE found IS NULL;
     -- How many orders that are not closed an answer is evidence of: the others are dropped once they have arrived.
     ALTER TABLE answers ADD COLUMN orders INTEGER NOT NULL DEFAULT 0;
     UPDATE answers SET orders = answering.number FROM (
