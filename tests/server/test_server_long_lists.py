@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from expunge import Spec
 from expunge.errors import RefusedError
+from expunge.federation import Federation as Embedded
 from expunge.wire import payloads
 from support.federation import NOW, Clock, Federation, Party
 
@@ -135,3 +137,20 @@ def test_what_a_sync_reads_does_not_grow_with_orders_that_are_complete(
     sync, page, _, later_sync, later_page, _ = steps[1:]
     assert later_sync <= 1.5 * sync + 5
     assert later_page <= 1.5 * page + 5
+
+
+def test_a_client_goes_on_until_no_order_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("expunge.server.orders.ORDERS_AT_ONCE", 2)
+    monkeypatch.setattr(payloads, "ORDERS_AT_ONCE", 2)
+    found = Embedded.found(tmp_path / "federation", Spec(dim=2, labels=("cat", "dog"), gamma=1.0))
+    with found as federation:
+        client = federation.client("north")
+        client.add(["a", "b"], [[1.0, 0.5], [0.0, 1.0]], ["cat", "dog"], subjects=["ann", "bob"])
+        orders = [federation.order(subject) for subject in ("eve", "bob", "kim", "lee", "ann")]
+        synced = client.sync()
+        assert [order for order, _ in synced.orders] == orders
+        assert sum(found.count for _, found in synced.orders) == 2
+        assert client.sync().orders == ()
+        assert federation.carrier.status()["orders"]["complete"] == 5
