@@ -17,9 +17,9 @@ from expunge.server.clock import Clock
 
 _REMEMBERED = 8  # folds
 _RECENT = 3  # of them, whose time every fold is expected to take
-_MARGIN = 1.5  # of what is expected of a fold, for it to end in time
+_MARGIN = 3  # times what is expected of a fold: a disk may become slower at any moment
 # A receipt that is given when a fold has just begun waits for that one, and then for the next.
-_WAITS = 2 * _MARGIN
+_WAITS = 1 + _MARGIN
 
 
 @dataclass(frozen=True)
