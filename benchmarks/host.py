@@ -19,8 +19,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--no-group-commit", action="store_true")
+    parser.add_argument("--erase-within", type=int, default=Settings.erase_within)
     given = parser.parse_args()
-    settings = Settings(group_commit=not given.no_group_commit, requests_per_minute=1_000_000)
+    settings = Settings(
+        group_commit=not given.no_group_commit,
+        erase_within=given.erase_within,
+        requests_per_minute=1_000_000,
+    )
     service = Service.open(given.folder, settings=settings, timeout=30.0)
     tls = given.folder / "tls"
     serve(service, port=0, certificate=tls / CERTIFICATE, key=tls / KEY, ready=_ready)

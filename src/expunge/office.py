@@ -655,7 +655,10 @@ class Office:
         |---|---|---|
         | `status` | | the state of the federation |
         | `clients` | | every actor, with status and number of samples |
+        | `clients` | `limit`, `after` | a page of `clients` after a name, and the `total` |
         | `orders` | | every order |
+        | `orders` | `limit`, `before` | a page of `orders`, newest first, and the `total` |
+        | `orders` | `named` | id and reference of those whose id begins so, or reference is so |
         | `show-order` | `order` | one order with its answers |
         | `bundle` | `order` | an envelope for `expunge.evidence.render_bundle` |
         | `audits` | | every audit |

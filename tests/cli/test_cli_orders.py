@@ -101,7 +101,8 @@ def test_subjects_may_have_other_names_at_some_clients_and_come_by_standard_inpu
 def test_overdue_orders_come_first_and_make_a_script_notice(
     place: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert value("order", "list", "--office", place.office) == {"orders": [], "unknown": []}
+    nothing = {"orders": [], "total": 0, "unknown": []}
+    assert value("order", "list", "--office", place.office) == nothing
     assert "No orders yet" in run("order", "list", "--office", place.office).stdout
     place.client("clinic-a", ROWS_A)
     late = value("order", "file", "p1", "--days", 1, "--office", place.office)["order"]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from expunge.errors import RefusedError, StoreError
+from expunge.evidence import Receipt
 from expunge.server import maintenance as module
+from expunge.server.ledger import PutInForce, ServerLedger
 from expunge.server.state import Settings
-from expunge.wire.schema import time_text
+from expunge.wire.schema import time_seconds, time_text
 from support.federation import NOW, Clock, Federation
 
 YEAR = 365 * 86400
@@ -235,4 +238,142 @@ def test_closing_with_a_fold_erases_first(federation: Federation) -> None:
     federation.service.close(fold=True)
     federation.service = federation.opened()
     assert journal(federation) == 0
+    federation.check()
+
+
+class Slow:
+    """Folds that take so many seconds for each client, by the clock for durations."""
+
+    def __init__(self, watch: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.each = 0.0
+        true = ServerLedger.fold_clients
+
+        def fold_clients(
+            ledger: ServerLedger, clients: Sequence[str], until: int
+        ) -> Iterator[PutInForce]:
+            watch.now += self.each * len(clients)
+            yield from true(ledger, clients, until)
+
+        monkeypatch.setattr(ServerLedger, "fold_clients", fold_clients)
+
+
+def span(receipt: Receipt) -> int:
+    """Within how many seconds a request is to be erased, as its receipt promises."""
+    entry = receipt.logged.entry
+    return time_seconds(entry["erased_by"]) - time_seconds(entry["time"])
+
+
+def test_a_receipt_promises_no_more_than_recent_folds_can_keep(
+    federation: Federation, watch: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, client, other = (
+        Slow(watch, monkeypatch),
+        federation.clients["clinic"],
+        federation.enrol("lab"),
+    )
+    assert span(client.send(federation.draw(1))) == 60
+    slow.each = 40.0
+    federation.fold()
+    slowly = span(client.send(federation.draw(1)))
+    assert slowly >= 2 * 40
+    assert span(other.send(federation.draw(1))) >= 2 * 80  # a fold of two takes longer
+    slow.each = 0.0
+    for _ in range(8):
+        federation.fold()
+        last = span(client.send(federation.draw(1)))
+    assert last == 60
+    federation.check()
+
+
+def test_a_fold_begins_early_enough_for_what_was_promised(
+    federation: Federation, watch: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has been promised to one client is kept, though more and more follow it."""
+    slow, run_due = Slow(watch, monkeypatch), federation.service.upkeep.run_due
+    crowd = [federation.enrol(f"client-{number}") for number in range(6)]
+    slow.each = 6.0
+    crowd[0].send(federation.draw(1))
+    federation.fold()
+    assert span(crowd[0].send(federation.draw(1))) == 60
+    run_due()
+    for client in crowd[1:]:
+        client.send(federation.draw(1))
+    watch.now += 10  # of 60 seconds; the fold will take 36
+    run_due()
+    assert journal(federation) == 0
+    assert federation.service.state.pace.late.requests == 0
+    federation.check()
+
+
+def test_a_promise_that_was_missed_is_told_and_counted(
+    federation: Federation, watch: Clock
+) -> None:
+    client = federation.clients["clinic"]
+    client.send(federation.draw(1))
+    client.send((), client.retained[:1])
+    client.send()  # has nothing to be erased
+    watch.now += 100
+    set_clock(federation, NOW + 100)
+    told: list[str] = []
+    federation.service.close()  # the server is down meanwhile: the log knows what was promised
+    federation.service = federation.opened(report=lambda text, _: told.append(text))
+    federation.service.upkeep.run_due()
+    late = federation.service.state.pace.late
+    assert (late.requests, late.seconds) == (2, 40)
+    assert ["2 requests were erased later" in text for text in told] == [True]
+
+
+def test_a_command_does_not_wait_for_a_fold(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do requests behind it; and what the fold has made is not taken for what is left over."""
+    client, officer = federation.clients["clinic"], federation.officer()
+    order = officer.command("order", subject="somebody")["order"]
+    client.answer_order(order)
+    client.send(federation.draw(1))
+    written, go_on = threading.Event(), threading.Event()
+    true = ServerLedger.fold_clients
+
+    def fold_clients(
+        ledger: ServerLedger, clients: Sequence[str], until: int
+    ) -> Iterator[PutInForce]:
+        for put_in_force in true(ledger, clients, until):
+            written.set()
+            assert go_on.wait(60)
+            yield put_in_force
+
+    monkeypatch.setattr(ServerLedger, "fold_clients", fold_clients)
+    fold = threading.Thread(target=federation.service.upkeep.fold)
+    fold.start()
+    try:
+        assert written.wait(60)
+        officer.command("order", subject="somebody else")
+        officer.command("close-order", order=order)  # which cleans up
+        client.send(federation.draw(1))
+        assert fold.is_alive()
+    finally:
+        go_on.set()
+        fold.join()
+    assert len(federation.entries("erased")) == 2
+    federation.check()
+    federation.reopen()
+    federation.check()
+
+
+def test_shares_are_folded_together(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty clients cost as many syncs of the vault as one."""
+    syncs: list[int] = []
+    true = federation.service.state.vault.new
+    monkeypatch.setattr(
+        federation.service.state.vault, "new", lambda count=1: syncs.append(count) or true(count)
+    )
+    crowd = [federation.enrol(f"client-{number}") for number in range(20)]
+    for clients in (crowd[:1], crowd):
+        syncs.clear()
+        for client in clients:
+            client.send(federation.draw(1))
+        federation.service.upkeep.fold()
+        assert syncs == [1, 1, len(clients)]  # a generation, the ledger, the shares
     federation.check()

@@ -294,9 +294,8 @@ def test_a_plain_digest_would_be_found(federation: Federation) -> None:
     ).digest
     hidden = Envelope.signed("result", {"head": before}, federation.server_key).to_bytes()
     with federation.service.state.storage.database.transaction() as changes:
-        changes.run(
-            "UPDATE answers SET answer = ? WHERE actor = 'operator' AND sequence = 1", (hidden,)
-        )
+        query = "UPDATE answers SET answer = ? WHERE actor = 'operator' AND sequence = ?"
+        assert changes.run(query, (hidden, federation.operator.sequence)) == 1
     assert candidates_in(federation, gone, 2) == ["head"]
 
 

@@ -71,8 +71,37 @@ def test_a_burst_takes_fewer_rounds_than_requests(federation: Federation) -> Non
     assert set(numbers) == set(range(before + 1, before + 1 + rounds))
     federation.reopen()
     federation.check()
-    for (_, (data, _, _)), future in zip(turns, futures, strict=True):
+    last = len(turns) - len(streams)  # the others were followed by a request, or came with it
+    for (_, (data, _, _)), future in list(zip(turns, futures, strict=True))[last:]:
         assert federation.service.request(data) == future.result()
+
+
+def test_an_answer_is_kept_until_the_next_request_shows_that_it_has_arrived(
+    federation: Federation,
+) -> None:
+    client, officer = federation.clients["clinic"], federation.officer()
+    order = officer.command("order", subject="somebody")["order"]
+    sample = federation.draw(1)
+    first = client.request(sample)
+    receipt = federation.service.request(first)
+    assert federation.service.request(first) == receipt
+    client.settled(receipt, sample)
+    for other in federation.clients.values():
+        other.answer_order(order)  # which evidence needs
+    with pytest.raises(RefusedError) as refusal:
+        federation.service.request(first)
+    assert refusal.value.code == "sequence-reused"
+    answered = client.sequence
+    client.send(federation.draw(1))
+    client.send(federation.draw(1))
+    answers = federation.service.state.storage.answers
+    kept = [number for number in range(client.sequence + 1) if answers.get(client.name, number)]
+    assert kept == [answered, client.sequence]
+    assert officer.ask("bundle", order=order)
+    officer.command("close-order", order=order)
+    assert answers.get(client.name, answered) is None
+    assert answers.get(client.name, client.sequence) is not None
+    federation.reopen()
 
 
 def test_without_group_commit_every_request_is_a_round(tmp_path: Path) -> None:

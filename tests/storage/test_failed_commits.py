@@ -77,7 +77,7 @@ def test_until_the_disk_is_mended_nothing_is_certain(tmp_path: Path) -> None:
     with machine(disk, b"first") as failing:
         database = Database(disk.path / "a.db", NUMBERS)
         insert(database, 1)
-        failing.failures = 3  # its own, the one over it, and that of the next transaction
+        failing.failures = 4  # its own, the one over it, and those of the next transaction
         for number in (2, 3):
             with pytest.raises(StoreError):
                 insert(database, number)

@@ -218,8 +218,8 @@ class Contract:
             assert story.brought("north").receipts == ()
 
     def test_the_same_bytes_are_answered_by_the_same_receipt(self, story: Story) -> None:
-        """Also after a restart, and after later requests: what was applied once is only answered
-        again.
+        """Also after a restart, until the next request shows that the receipt has arrived: what was
+        applied once is never applied again.
         """
         lane, client = story.lane, by_hand(story, "north")
         samples = lane.federation.draw(3)
@@ -227,9 +227,12 @@ class Contract:
         receipt = lane.offer(data)
         assert lane.offer(data) == receipt
         client.settled(receipt, samples[:2])
-        client.settled(lane.offer(client.request(samples[2:])), samples[2:])
         lane.restart_server()
         assert lane.offer(data) == receipt
+        client.settled(lane.offer(client.request(samples[2:])), samples[2:])
+        with pytest.raises(RefusedError) as refusal:
+            lane.offer(data)
+        assert refusal.value.code == "sequence-reused"
         assert lane.ledger == story.retrained() + statistics_of(story.spec, samples)
 
     # -- refusals ----------------------------------------------------------------------------------

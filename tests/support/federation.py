@@ -212,11 +212,22 @@ class Client(Party):
         assert receipt.sequence == self.sequence + 1 or (reset and receipt.sequence > self.sequence)
         entry = receipt.logged.entry
         assert (entry["added"], entry["deleted"]) == (len(added), len(deleted))
+        self.booked(receipt.sequence, added, deleted, reset=reset)
+        return receipt
+
+    def booked(
+        self,
+        sequence: int,
+        added: Sequence[Sample],
+        deleted: Sequence[Sample],
+        *,
+        reset: bool = False,
+    ) -> None:
+        """Keep the books of a request that was applied."""
         gone = set(map(id, deleted))
         kept = [] if reset else [sample for sample in self.retained if id(sample) not in gone]
         self.retained = [*kept, *added]
-        self.sequence = receipt.sequence
-        return receipt
+        self.sequence = sequence
 
     def audit_answer(
         self, waiting: dict[str, Any], samples: Sequence[Sample] | None = None

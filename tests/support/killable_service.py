@@ -141,11 +141,12 @@ def catch_up(federation: Federation, plan: list[Planned]) -> int:
     for one in plan:
         if one.sequence <= applied[one.client.name]:
             done += 1
-            if (
-                one.sequence > one.client.sequence
-            ):  # then the answer was lost: the same bytes are answered by the receipt
+            if one.sequence == applied[one.client.name] > one.client.sequence:
+                # Its answer may be lost: the same bytes are answered by the receipt
                 answer = federation.service.request(one.data)
                 one.client.settled(answer, one.added, one.deleted)
+            elif one.sequence > one.client.sequence:  # the next one was offered with its receipt
+                one.client.booked(one.sequence, one.added, one.deleted)
     return done
 
 
@@ -161,8 +162,9 @@ def check(federation: Federation, plan: list[Planned], acknowledged: list[int]) 
         federation.check()
         told = [(entry["client"], entry["sequence"]) for entry in federation.entries("changed")]
         assert len(set(told)) == len(told)
-        for one in plan[max(0, done - 5) : done]:
-            federation.read(federation.service.request(one.data))
+        for one in plan[:done]:
+            if one.sequence == one.client.sequence:
+                federation.read(federation.service.request(one.data))
         state = federation.service.state
         slots = (
             "SELECT slot FROM ledger UNION ALL SELECT slot FROM subledgers UNION ALL SELECT slot "

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -18,6 +19,7 @@ from threading import RLock, get_ident
 from typing import Any
 
 from expunge.errors import StoreError
+from expunge.kinds import ORDER_STATES, OrderState
 from expunge.server.storage.tables import (
     Actor,
     AnswerRecord,
@@ -216,6 +218,12 @@ class _Actors(_Table):
     def all(self) -> list[Actor]:
         return sorted(self._read.actors.values(), key=lambda actor: actor.name)
 
+    def after(self, name: str, limit: int) -> list[Actor]:
+        return [actor for actor in self.all() if actor.name > name][:limit]
+
+    def count(self) -> int:
+        return len(self._read.actors)
+
     def put(self, *actors: Actor) -> None:
         for actor in actors:
             holder = self.with_key(actor.key)
@@ -251,6 +259,17 @@ class _Answers(_Table):
     def add(self, *answers: AnswerRecord) -> None:
         for answer in answers:
             _insert(self._write.answers, (answer.actor, answer.sequence), answer)
+
+    def prune(self, actor: str, before: int) -> None:
+        for key, answer in list(self._write.answers.items()):
+            if key[0] == actor and key[1] < before and answer.orders == 0:
+                del self._write.answers[key]
+
+    def release(self, actor: str, sequence: int) -> None:
+        answers = self._write.answers
+        if (actor, sequence) in answers:
+            answer = answers[actor, sequence]
+            answers[actor, sequence] = replace(answer, orders=max(0, answer.orders - 1))
 
 
 class _Commitments(_Table):
@@ -313,6 +332,10 @@ class _Journal(_Table):
     def append(self, entry: JournalEntry) -> None:
         self._write.written += 1
         self._write.journal[self._write.written] = entry
+
+    def files(self, client: str, until: int) -> set[str]:
+        entries = [self._read.journal[one] for one in self.positions(client, until=until)]
+        return {entry.file for entry in entries if entry.file is not None}
 
     def remove(self, client: str, until: int) -> None:
         journal = self._write.journal
@@ -432,18 +455,51 @@ class _Orders(_Table):
         return self._read.orders.get(order)
 
     def all(self) -> list[OrderRecord]:
-        def age(order: OrderRecord) -> tuple[int, int, str]:
-            return order.filed, min(self.entries(order.id), default=-1), order.id
+        return sorted(self._read.orders.values(), key=_place)
 
-        return sorted(self._read.orders.values(), key=age)
+    def newest(
+        self, limit: int, *, before: tuple[int, str] | None = None, overdue: int | None = None
+    ) -> list[OrderRecord]:
+        found = [
+            order
+            for order in reversed(self.all())
+            if (before is None or _place(order) < before)
+            and (overdue is None or order.state(overdue) in ("lost", "overdue"))
+        ]
+        return found[:limit]
 
-    def unanswered(self, client: str) -> list[OrderRecord]:
+    def count(self, *, overdue: int | None = None) -> int:
+        return len(self.newest(len(self._read.orders), overdue=overdue))
+
+    def counts(self, now: int) -> dict[OrderState, int]:
+        counted = Counter(order.state(now) for order in self.all())
+        return {state: counted[state] for state in ORDER_STATES}
+
+    def named(self, name: str) -> list[OrderRecord]:
+        return [
+            order
+            for order in self.all()
+            if order.id.startswith(name.lower()) or order.reference == name != ""
+        ]
+
+    def unanswered(
+        self, client: str, *, after: int | None = None, limit: int | None = None
+    ) -> list[OrderRecord]:
         waiting = [
             self._read.orders[order]
             for order, replies in self._read.order_replies.items()
-            if client in replies and replies[client].found is None
+            if client in replies and replies[client].found is None and order in self._read.orders
         ]
-        return sorted(waiting, key=lambda order: (order.filed, order.id))
+        if after is not None or limit is not None:
+            waiting = [
+                order
+                for order in waiting
+                if order.slot is not None and (after is None or order.position > after)
+            ]
+        return sorted(waiting, key=_place)[:limit]
+
+    def is_answered(self, order: str) -> bool:
+        return all(reply.found is not None for reply in self.replies(order))
 
     def add(self, order: OrderRecord, clients: Iterable[str]) -> None:
         _insert(self._write.orders, order.id, order)
@@ -469,6 +525,10 @@ class _Orders(_Table):
         if position in positions:
             raise StoreError("that is there already")
         positions.append(position)
+
+
+def _place(order: OrderRecord) -> tuple[int, str]:
+    return order.position, order.id
 
 
 class _Audits(_Table):

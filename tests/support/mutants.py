@@ -6,7 +6,7 @@ import os
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from expunge import frame
 from expunge.client import states
 from expunge.client.samples import SampleTable, Selection
 from expunge.crypto.vault import Vault
-from expunge.server.ledger import Recorded, ServerLedger
+from expunge.server.ledger import PutInForce, Recorded, ServerLedger
 from expunge.server.maintenance import Maintenance
 from expunge.server.state import ServerState
 from expunge.storage import files
@@ -36,14 +36,15 @@ SPEC = Scenario.drawn(0, masked=False).spec
 
 
 def files_are_not_synced(patch: pytest.MonkeyPatch) -> None:
-    def write_new(path: Path, data: bytes, mode: int = 0o600) -> None:
-        machine = machine_of(path)
-        descriptor = machine.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        machine.write(descriptor, data, 0)
-        machine.close(descriptor)
+    def write_all_new(contents: Mapping[Path, bytes], mode: int = 0o600) -> None:
+        for path, data in contents.items():
+            machine = machine_of(path)
+            descriptor = machine.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            machine.write(descriptor, data, 0)
+            machine.close(descriptor)
 
-    patch.setattr(files, "write_new", write_new)
-    patch.setattr(expunge.server.storage.folder, "write_new", write_new)
+    patch.setattr(files, "write_all_new", write_all_new)
+    patch.setattr(expunge.server.storage.folder, "write_all_new", write_all_new)
 
 
 def folders_are_not_synced(patch: pytest.MonkeyPatch) -> None:
@@ -66,6 +67,7 @@ def keys_are_not_destroyed(patch: pytest.MonkeyPatch) -> None:
 
 def the_server_erases_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ServerLedger, "clean", lambda _: None)
+    patch.setattr(ServerLedger, "destroy", lambda _, remains: remains)
 
 
 def the_server_folds_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -89,15 +91,14 @@ def the_journal_loses_an_entry(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_fold_leaves_an_entry_out(patch: pytest.MonkeyPatch) -> None:
-    true = ServerLedger.fold_client
+    def fold_clients(
+        ledger: ServerLedger, clients: Iterable[str], until: int
+    ) -> Iterator[PutInForce]:
+        for client in clients:
+            before = ledger.exact_subledger(client, until - 1)
+            yield ledger.fold_client(client, until, before)
 
-    def fold_client(
-        ledger: ServerLedger, client: str, until: int, share: Any = None
-    ) -> Callable[[], None]:
-        before = ledger.exact_subledger(client, until - 1) if share is None else share
-        return true(ledger, client, until, before)
-
-    patch.setattr(ServerLedger, "fold_client", fold_client)
+    patch.setattr(ServerLedger, "fold_clients", fold_clients)
 
 
 def an_old_head_is_spoken_of(patch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from rich.text import Text
 from expunge.cli import _command
 from expunge.cli._command import group
 from expunge.cli._connect import OfficeConnection, office_at
-from expunge.cli._identifiers import Identifier, resolve
+from expunge.cli._identifiers import LAST, Identifier, resolve
 from expunge.cli._options import (
     NOT_DISCLOSED,
     disclosed,
@@ -32,6 +32,7 @@ from expunge.cli._output import (
     typed,
     unwrapped,
 )
+from expunge.cli._pages import limit_options, note_rest, pages
 from expunge.crypto import Envelope
 from expunge.errors import InputError, UnknownSampleError
 from expunge.evidence.wording import found_in, moment
@@ -47,6 +48,7 @@ _STYLE: dict[OrderState, str] = {
     "complete": Style.GOOD,
     "closed": "dim",
 }
+_NEWEST = 9  # orders that a message may name
 _LOST = "the restored server no longer knows its subject: file it again"
 _WITHOUT_EVIDENCE = (
     "the restored server no longer knows its subject, so no bundle can be written. What is left: "
@@ -152,27 +154,31 @@ def file(
     is_flag=True,
     help=f"Only overdue and lost orders; exits with {_command.NOT_YET} if there are any.",
 )
+@limit_options
 @office_options
-def list_(overdue: bool, office: Path | None, at: str | None) -> None:
-    """List the erasure orders, lost and overdue ones first.
+def list_(overdue: bool, limit: int, everything: bool, office: Path | None, at: str | None) -> None:
+    """List the erasure orders: lost and overdue ones, and the newest others.
 
     An order is lost if the server was restored from a backup without the order or its subject: file
     it again.
 
     Example:
       expunge order list --overdue || mail -s overdue officer@example.org
+      expunge order list --limit 10
 
     Next:
       expunge order show ORDER    # show who has yet to answer
     """
     with office_at(office, at) as connection:
-        filed = connection.office.ask("orders", {})
-        unknown = _unknown(connection, filed)
+        most = None if everything else limit
+        filed, total = _listed(connection, most, overdue=True)
+        if not overdue:
+            newest, total = _listed(connection, most, overdue=False)
+            filed = (filed + [entry for entry in newest if entry not in filed])[:most]
+        unknown = _unknown(connection)
     orders = sorted(
         filed, key=lambda entry: (_RANK[entry["state"]], entry["deadline"], entry["order"])
     )
-    if overdue:
-        orders = [entry for entry in orders if entry["state"] in ("overdue", "lost")]
     referred = any(_reference(entry) for entry in orders)
     rows = [
         (
@@ -196,9 +202,10 @@ def list_(overdue: bool, office: Path | None, at: str | None) -> None:
     shown = table(columns, rows, right=("Answers", "Samples deleted"))
     screen = Screen.current()
     screen.result(
-        {"orders": [_value(entry) for entry in orders], "unknown": unknown},
+        {"orders": [_value(entry) for entry in orders], "total": total, "unknown": unknown},
         shown if orders else line("No overdue orders." if overdue else "No orders yet."),
     )
+    note_rest(total, len(orders), "order")
     for entry in orders:
         if entry["state"] == "lost":
             screen.note(f"order {_short(entry)} is lost: {_LOST}")
@@ -353,14 +360,16 @@ def whole_id(connection: OfficeConnection, given: str) -> str:
     """The id of the order that is named by its id, the beginning of it, its reference, or
     `last`.
     """
-    orders = connection.office.ask("orders", {})
-    identifiers = [Identifier(entry["order"], entry.get("reference", "")) for entry in orders]
+    named = connection.office.ask("orders", {"named": given}) if given not in ("", LAST) else []
+    if not named:  # the newest one, or those that a message names
+        named = reversed(_listed(connection, _NEWEST, overdue=False)[0])
+    identifiers = [Identifier(entry["order"], entry.get("reference", "")) for entry in named]
     try:
         return resolve(given, identifiers, "order")
     except UnknownSampleError:
         unknown = [
             order_id
-            for order_id in _unknown(connection, orders)
+            for order_id in _unknown(connection)
             if given and order_id.startswith(given.lower())
         ]
         if unknown:
@@ -368,23 +377,32 @@ def whole_id(connection: OfficeConnection, given: str) -> str:
         raise
 
 
-def _unknown(connection: OfficeConnection, orders: list[dict[str, Any]]) -> list[str]:
+def _listed(
+    connection: OfficeConnection, most: int | None, *, overdue: bool
+) -> tuple[list[dict[str, Any]], int]:
+    """The newest orders, or the newest of those that are lost or overdue; and how many there are of
+    them.
+    """
+    return pages(connection, "orders", most, "before", "order", overdue=overdue)
+
+
+def _unknown(connection: OfficeConnection) -> list[str]:
     """The orders that were filed from this office, and that the server does not know: it was
     restored from before them.
     """
-    ids_on_server = {entry["order"] for entry in orders}
-    return [order_id for order_id in connection.office.filed if order_id not in ids_on_server]
+    filed = connection.office.filed
+    unknown: list[str] = connection.office.ask("orders", {"unknown": filed}) if filed else []
+    return unknown
 
 
 def _filed_unknown(connection: OfficeConnection, beginning: str) -> str:
     """The id of the one order of this office that begins so and that the server does not know;
     empty if it is another.
     """
-    unknown = (
-        _unknown(connection, connection.office.ask("orders", {})) if connection.office.filed else []
-    )
     matches = [
-        order_id for order_id in unknown if beginning and order_id.startswith(beginning.lower())
+        order_id
+        for order_id in _unknown(connection)
+        if beginning and order_id.startswith(beginning.lower())
     ]
     return matches[0] if len(matches) == 1 else ""
 

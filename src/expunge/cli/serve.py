@@ -176,14 +176,20 @@ def serve(
     # what never began is an error
     handler.addFilter(lambda record: began or '"event": "stopped"' not in record.getMessage())
     try:
-        service = Service.open(
-            layout.server,
-            settings=_settings(largest_request, **given),
-            mirrors=layout.mirrors,
-            report=logs.report,
-            timeout=_PATIENCE,
-        )
-        federation = service.state.federation
+        federation = ""
+
+        def opened(progress: run.Progress) -> Service:
+            nonlocal federation
+            service = Service.open(
+                layout.server,
+                settings=_settings(largest_request, **given),
+                mirrors=layout.mirrors,
+                report=logs.report,
+                timeout=_PATIENCE,
+                progress=progress,
+            )
+            federation = service.state.federation
+            return service
 
         def ready(listening: run.Listening) -> None:
             nonlocal began
@@ -198,7 +204,7 @@ def serve(
             sys.stdout.flush()
 
         run.serve(
-            service,
+            opened,
             host=_host(layout) if host is None else host,
             port=_port(layout) if port is None else port,
             certificate=None if insecure_http else tls_cert or layout.tls / tls.CERTIFICATE,
@@ -207,7 +213,7 @@ def serve(
             trusted_proxies=proxies,
             log_peers=log_peers,
             ready=ready,
-            beside=forwarding(layout.path, service, forward_every, logs.report)
+            beside=(lambda service: forwarding(layout.path, service, forward_every, logs.report))
             if is_aggregator(layout.path)
             else None,
         )

@@ -33,6 +33,7 @@ from expunge.cli._output import (
     typed,
     unwrapped,
 )
+from expunge.cli._pages import limit_options, note_rest, pages
 from expunge.cli.scrub import scrub_folder
 from expunge.cli.server_backup import accept_loss, backup, renew_certificate, restore, rotate_key
 from expunge.cli.server_clock import clock_problem, correct_clock
@@ -167,9 +168,10 @@ def _addresses(connection: OfficeConnection, layout: Layout | None) -> tuple[str
 
 
 @server.command()
+@limit_options
 @office_options
-def clients(office: Path | None, at: str | None) -> None:
-    """List clients and offices, with samples and last sync.
+def clients(limit: int, everything: bool, office: Path | None, at: str | None) -> None:
+    """List clients and offices by name, with samples and last sync.
 
     Under secure aggregation the server does not know how many samples a client has (null with
     --json).
@@ -181,7 +183,9 @@ def clients(office: Path | None, at: str | None) -> None:
       expunge server forget-client NAME   # forget a client that is lost
     """
     with office_at(office, at) as connection:
-        enrolled = connection.office.ask("clients", {})
+        enrolled, total = pages(
+            connection, "clients", None if everything else limit, "after", "name"
+        )
         if Spec.from_dict(connection.office.federation_content()["spec"]).is_masked:
             enrolled = [
                 client | {"samples": None} if client["role"] == "client" else client
@@ -200,8 +204,9 @@ def clients(office: Path | None, at: str | None) -> None:
     ]
     columns = ("Name", "Role", "Status", "Samples", "Requests", "Last sync (UTC)")
     Screen.current().result(
-        {"clients": enrolled}, table(columns, rows, right=("Samples", "Requests"))
+        {"clients": enrolled, "total": total}, table(columns, rows, right=("Samples", "Requests"))
     )
+    note_rest(total, len(enrolled), "name")
 
 
 @server.command()

@@ -249,17 +249,31 @@ class Updates:
     trust: Trust
     nonce: Callable[[], str]
     retry: Retry
+    whole: bool = True  # whether to ask for all orders, which may take several questions
 
     def fetch(self, *, accept_restored: bool = False) -> SyncAnswer:
         """The server's answer, believed; spec, rotations and checkpoint are taken on."""
-        store, nonce, seen = self.store, self.nonce(), self.store.checkpoint
+        seen = self.store.checkpoint
+        answer = self._ask(seen[0])
+        with self.store.outbox.turn:
+            self._follow(answer, seen, accept_restored=accept_restored)
+        self._amend(answer)
+        orders, page = list(answer.orders), answer.orders
+        while self.whole and len(page) == payloads.ORDERS_AT_ONCE:
+            page = self._ask(seen[0], after=page[-1].order).orders
+            orders += page
+        return replace(answer, orders=tuple(orders))
+
+    def _ask(self, size: int, after: str = "") -> SyncAnswer:
+        """The server's answer, verified; `after` an order, for those that come after it."""
+        store, nonce = self.store, self.nonce()
         question = {
             "actor": store.name,
             "federation": store.federation,
             "nonce": nonce,
             "sequence": store.sequence,
-            "size": seen[0],
-        }
+            "size": size,
+        } | ({"after": after} if after else {})
         data = self.retry(lambda: self.carrier.sync(payloads.sign("question", question, store.key)))
         answer = SyncAnswer.read(data)
         self.trust.learn(answer.rotations)
@@ -269,9 +283,6 @@ class Updates:
                 "the server answered another question than the one that was asked: its nonce or "
                 "name differs"
             )
-        with store.outbox.turn:
-            self._follow(answer, seen, accept_restored=accept_restored)
-        self._amend(answer)
         return answer
 
     def _follow(
@@ -439,6 +450,7 @@ class Agent:
             self._trust,
             nonce or (lambda: store.machine.random(_NONCE_BYTES).hex()),
             self._retry,
+            whole=not announced,
         )
         self._delivery = self._chosen_delivery(patience, clock)
         self._waiting = ""  # what a round of secure aggregation waits for

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import base64
 import re
+from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +108,8 @@ def _enrolled(state: ServerState, name: str, role: str, key: PublicKey) -> bytes
     return payloads.sign("enrolled", content, state.folder.key)
 
 
+_LONG = ("clients", "orders", "status")  # answered from the store alone
+_FOLDING = ("amend", "forget-client", "fold", "correct-clock")  # before which the journal is folded
 _DAY = 86400
 _TOKEN_DAYS = 7
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -151,8 +155,8 @@ class Commands:
         }
         self._questions: dict[str, Callable[[dict[str, Any]], Any]] = {
             "status": lambda _: self.status(),
-            "clients": lambda _: self._clients(),
-            "orders": lambda _: orders.listed(state.now()),
+            "clients": self._clients,
+            "orders": lambda given: orders.listed(state.now(), given),
             "show-order": lambda given: orders.show(_text(given, "order"), state.now()),
             "bundle": lambda given: bundle(state, orders, audits, _text(given, "order")).to_json(),
             "audits": lambda _: audits.listed(),
@@ -175,13 +179,28 @@ class Commands:
         )
 
     def ask(self, action: str, arguments: dict[str, Any]) -> Any:
-        """Answer a question."""
-        return self._questions[action](arguments)
+        """Answer a question; changes do not wait for long lists."""
+        with nullcontext() if action in _LONG else self._state.lock:
+            try:
+                return self._questions[action](arguments)
+            except FormatError as problem:
+                raise RefusedError("malformed", str(problem)) from problem
+
+    def anticipate(self, action: str) -> None:
+        """What takes long, and may be done before the turn of a command has come: requests, which
+        would wait behind it, go on meanwhile.
+        """
+        if action in _FOLDING:
+            self._upkeep.fold()
+
+    def alone(self, action: str) -> AbstractContextManager[object]:
+        """While this is entered, no fold goes on that the command would be in the way of."""
+        return self._upkeep.working if action in _FOLDING else nullcontext()
 
     def prepare(self, action: str, arguments: dict[str, Any]) -> None:
         """What must be done before the transaction of a command."""
-        if action in ("amend", "forget-client", "fold", "correct-clock"):
-            self._upkeep.fold()
+        if action in _FOLDING:
+            self._upkeep.fold()  # what has come since it was anticipated
         if action == "backup":
             name = arguments.get("name")
             if not isinstance(name, str) or not _FILE_NAME.fullmatch(name):
@@ -208,7 +227,8 @@ class Commands:
         if action == "forget-client":
             self._upkeep.fold()
         if action in ("close-order", "judge"):
-            self._state.ledger.clean()
+            with self._state.lock:
+                self._state.ledger.shred_orphans()
         self._state.version += 1
 
     # -- commands ----------------------------------------------------------------------------------
@@ -288,6 +308,7 @@ class Commands:
         count = state.ledger.delete_client(name)
         digests = state.solved(live.without(name, state.storage.commitments.of(name)))
         state.ledger.write_ledger(state.ledger.solver.statistics, state.storage.journal.last())()
+        state.ledger.has_remains = True  # the files of before
         state.storage.files.remove_share(name)
         state.storage.commitments.remove_all(name)
         state.storage.actors.put(replace(actor, status="gone"))
@@ -397,7 +418,7 @@ class Commands:
             "solver": state.solver_name,
             "spec": state.spec.digest,
             "samples": state.ledger.solver.count,
-            "clients": {status: len(state.clients(status)) for status in CLIENT_STATUSES},
+            "clients": self._statuses(),
             "round": state.record.round,
             "log": state.log.size,
             "clock": {
@@ -463,7 +484,23 @@ class Commands:
         data = self._disputes().opening(_text(given, "aggregation"), _text(given, "client"))
         return base64.b64encode(data).decode("ascii")
 
-    def _clients(self) -> list[dict[str, Any]]:
+    def _statuses(self) -> dict[str, int]:
+        actors = self._state.storage.actors.all()
+        counted = Counter(actor.status for actor in actors if actor.role == "client")
+        return {status: counted[status] for status in CLIENT_STATUSES}
+
+    def _clients(self, given: dict[str, Any]) -> Any:
+        """Everybody, by name; or, with a `limit`, a page of those after a name, and how many there
+        are.
+        """
+        actors = self._state.storage.actors
+        if "limit" not in given:
+            return self._described(actors.all())
+        after = schema.or_empty(schema.name)(given.get("after", ""), "after")
+        page = actors.after(after, schema.page(given["limit"], "limit"))
+        return {"clients": self._described(page), "total": actors.count()}
+
+    def _described(self, actors: list[Actor]) -> list[dict[str, Any]]:
         storage = self._state.storage
         return [
             {
@@ -475,7 +512,7 @@ class Commands:
                 "seen": "" if actor.seen is None else time_text(actor.seen),
                 "samples": storage.commitments.count(actor.name),
             }
-            for actor in storage.actors.all()
+            for actor in actors
         ]
 
 

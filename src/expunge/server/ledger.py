@@ -14,8 +14,10 @@ unexpected.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Lock
 from typing import Protocol, cast
 
 from expunge.crypto.vault import Vault
@@ -40,6 +42,10 @@ EVERYONE = "*"  # in place of a client's name, where only sums over all clients 
 # small.
 LARGE_MESSAGE = 1 << 18
 _ACCOUNTS_KEPT = 256
+# Clients whose shares are folded together, if these take fewer bytes of memory
+_AT_ONCE = 64
+_BYTES_AT_ONCE = 32 << 20
+_TOLD_EVERY = 100  # entries of the journal
 _NET = ("net", "group")  # kinds of messages that hold what is added minus what is deleted
 _FLOAT = "this federation computes in float64: there is nothing exact to compare with"
 
@@ -52,6 +58,30 @@ class Recorded:
     sequence: int
     message: Message
     data: bytes
+
+
+@dataclass
+class Remains:
+    """Keys and files that nothing refers to any more, or nothing yet."""
+
+    slots: set[int] = field(default_factory=set)
+    files: set[str] = field(default_factory=set)
+
+    def add(self, other: Remains) -> None:
+        """These, too."""
+        self.slots |= other.slots
+        self.files |= other.files
+
+
+Progress = Callable[[int, int], None]  # how many entries of the journal were read, and of how many
+
+
+def no_progress(_: int, __: int) -> None:
+    """Default progress: tells nobody."""
+
+
+# Makes new files count, within a transaction, and says what that has left when it is over
+PutInForce = Callable[[], Remains]
 
 
 class LedgerFolder(Protocol):
@@ -76,7 +106,15 @@ class LedgerFolder(Protocol):
 class ServerLedger:
     """The ledger and every client's share of it."""
 
-    def __init__(self, folder: LedgerFolder, spec: Spec, solver: str, *, load: bool = True) -> None:
+    def __init__(
+        self,
+        folder: LedgerFolder,
+        spec: Spec,
+        solver: str,
+        *,
+        load: bool = True,
+        progress: Progress = no_progress,
+    ) -> None:
         self._folder = folder
         self._storage = folder.storage
         self._vault = folder.vault
@@ -84,9 +122,14 @@ class ServerLedger:
         if solver not in SOLVERS:
             raise StoreError(f"there is no solver {solver!r}: choose one of {', '.join(SOLVERS)}")
         self._method = solver
+        self._progress = progress
         self._accounts: OrderedDict[str, Account] = OrderedDict()  # a cache
         self._just_written: list[str] = []  # files of the last round's messages
-        self.has_remains = False  # keys that nothing refers to any more, until `clean`
+        self._undiscarded = False  # whether they are of rounds that may not have happened
+        self._drafts: Remains | None = None  # what is written beside requests, to count later
+        self._drafting = Lock()
+        # Keys and files that nothing refers to any more, beside those of folds, until `clean`
+        self.has_remains = False
         self.solver: ExactSolver | FloatLedger
         if load:  # into memory; otherwise only what is stored can be asked for
             self.reload()
@@ -114,8 +157,16 @@ class ServerLedger:
             data = self._vault.unseal(file.slot, self._folder.blobs.get(file.file), b"ledger")
         positions = self._storage.journal.positions(after=file.position if file else 0)
         if not self.spec.is_exact:
-            return self._float_sum(data, positions)
-        return self._exact_sum(data, positions) if data is not None or positions else None
+            return self._float_sum(data, self._told(positions))
+        if data is None and not positions:
+            return None
+        return self._exact_sum(data, self._told(positions))
+
+    def _told(self, positions: Sequence[int]) -> Iterator[int]:
+        for done, position in enumerate(positions):
+            if done % _TOLD_EVERY == 0:
+                self._progress(done, len(positions))
+            yield position
 
     def _exact_sum(self, data: bytes | None, positions: Iterable[int]) -> Statistics:
         """What a sealed file held, and what these positions of the journal changed since."""
@@ -262,7 +313,10 @@ class ServerLedger:
     def record(self, changes: Iterable[Recorded], generation: int, time: int) -> None:
         """Write messages to the journal within a transaction."""
         slot = self.slot_of(generation)
-        self._just_written = []
+        if self._undiscarded:  # otherwise each failure would take room from the next attempt
+            self.discard()
+        if not self._undiscarded:
+            self._just_written = []
         for change in changes:
             sealed = self._vault.seal(slot, change.data, _context(change.client, change.sequence))
             file = None
@@ -288,7 +342,8 @@ class ServerLedger:
         """Remove the files of messages that did not become part of the journal: a full disk must
         not be filled by failures.
         """
-        if not self._storage.is_certain:
+        self._undiscarded = not self._storage.is_certain
+        if self._undiscarded:
             return
         for file in set(self._just_written) - self._storage.files.names():
             self._folder.blobs.remove(file)
@@ -314,52 +369,123 @@ class ServerLedger:
 
     # -- files -------------------------------------------------------------------------------------
 
-    def write_ledger(self, statistics: Statistics | FloatSums, position: int) -> Callable[[], None]:
+    def write_ledger(self, statistics: Statistics | FloatSums, position: int) -> PutInForce:
         """Seal the ledger into a file; the function returned makes it count, within a
         transaction.
         """
-        (slot,) = self._vault.new()
-        name = self._folder.blobs.put(self._vault.seal(slot, statistics.to_bytes(), b"ledger"))
+        (slot,), (name,) = self._begin_files(1)
+        self._folder.blobs.put_all({name: self._vault.seal(slot, statistics.to_bytes(), b"ledger")})
         file = LedgerFile(position, slot, name)
-        return lambda: self._storage.files.put_ledger(file)
 
-    def fold_client(
-        self, client: str, until: int, share: Statistics | None = None
-    ) -> Callable[[], None]:
+        def put_in_force() -> Remains:
+            before = self._storage.files.ledger()
+            self._storage.files.put_ledger(file)
+            return Remains() if before is None else Remains({before.slot}, {before.file})
+
+        return put_in_force
+
+    def fold_client(self, client: str, until: int, share: Statistics | None = None) -> PutInForce:
         """Bring a client's journal entries up to `until` into its file, or put `share` in the place
         of all; as `write_ledger`.
         """
-        statistics = self.subledger(client, until) if share is None else share
-        account = (
-            Account.of(statistics) if isinstance(statistics, Statistics) else statistics.account()
+        return self._write_shares(
+            {client: self.subledger(client, until) if share is None else share}, until
         )
-        (slot,) = self._vault.new()
-        name = client.encode()
-        data = self._vault.seal(slot, statistics.to_bytes(), b"subledger:" + name)
-        sealed = self._vault.seal(slot, account.to_bytes(), b"account:" + name)
-        file = ShareFile(client, slot, self._folder.blobs.put(data), sealed)
 
-        def count() -> None:
-            self._storage.files.put_share(file)
-            self._storage.journal.remove(client, until)
+    def fold_clients(
+        self, clients: Iterable[str], until: int, is_short: Callable[[], bool]
+    ) -> Iterator[PutInForce]:
+        """The same of many clients, some at a time: their keys, files and rows together; one at a
+        time while the disk is short of room.
+        """
+        shares: dict[str, Statistics | FloatSums] = {}
+        for client in clients:
+            shares[client] = self.subledger(client, until)
+            most = 1 if is_short() else min(_AT_ONCE, _BYTES_AT_ONCE // self._share_bytes())
+            if len(shares) >= most:
+                yield self._write_shares(shares, until)
+                shares.clear()
+        if shares:
+            yield self._write_shares(shares, until)
 
-        return count
+    def _share_bytes(self) -> int:
+        """About how much memory a client's share takes."""
+        return 16 * self.spec.width * (self.spec.width + self.spec.columns)
+
+    def _write_shares(self, shares: Mapping[str, Statistics | FloatSums], until: int) -> PutInForce:
+        slots, names = self._begin_files(len(shares))
+        written, files = dict[str, bytes](), list[ShareFile]()
+        for (client, share), slot, name in zip(shares.items(), slots, names, strict=True):
+            account = Account.of(share) if isinstance(share, Statistics) else share.account()
+            context = client.encode()
+            written[name] = self._vault.seal(slot, share.to_bytes(), b"subledger:" + context)
+            sealed = self._vault.seal(slot, account.to_bytes(), b"account:" + context)
+            files.append(ShareFile(client, slot, name, sealed))
+        self._folder.blobs.put_all(written)
+
+        def put_in_force() -> Remains:
+            remains = Remains()
+            for file in files:
+                before = self._storage.files.share(file.client)
+                if before is not None:
+                    remains.add(Remains({before.slot}, {before.file}))
+                remains.files |= self._storage.journal.files(file.client, until)
+                self._storage.files.put_share(file)
+                self._storage.journal.remove(file.client, until)
+            return remains
+
+        return put_in_force
+
+    def _begin_files(self, count: int) -> tuple[list[int], list[str]]:
+        """Fresh keys and names for so many files."""
+        with self._drafting:
+            slots, names = self._vault.new(count), self._folder.blobs.names(count)
+            if self._drafts is not None:
+                self._drafts.add(Remains(set(slots), set(names)))
+            return slots, names
+
+    @contextmanager
+    def drafting(self) -> Iterator[None]:
+        """Files are written that are to count later, while others may `clean`."""
+        self._drafts = Remains()
+        try:
+            yield
+        finally:
+            with self._drafting:
+                self._drafts = None
+
+    def destroy(self, remains: Remains) -> None:
+        """Destroy keys and files that nothing has referred to since a transaction that is over."""
+        self._vault.shred(remains.slots)
+        for file in remains.files:
+            self._folder.blobs.remove(file)
 
     def clean(self) -> None:
         """Destroy every key and file that the store does not refer to; also after a crash."""
+        self.shred_orphans()
+        if self._storage.is_certain:
+            self._storage.forget_overwritten()
+            self.has_remains = False
+
+    def shred_orphans(self) -> None:
+        """The same, but for what lingers of them in the store itself, which is left for `clean`:
+        that may have to wait for who reads.
+        """
+        self.has_remains = True
         if not self._storage.is_certain:
-            self.has_remains = True
             return
-        self._vault.keep_only(self._storage.files.slots())
+        with self._drafting:
+            drafts = self._drafts or Remains()
+            self._vault.keep_only(self._storage.files.slots() | drafts.slots)
         self.remove_orphans()
-        self._storage.forget_overwritten()
-        self.has_remains = False
 
     def remove_orphans(self) -> None:
-        """Remove every file that the store does not refer to; not while another thread folds."""
+        """Remove every file that the store does not refer to."""
         if not self._storage.is_certain:
             return
-        self._folder.blobs.keep_only(self._storage.files.names())
+        with self._drafting:
+            drafts = self._drafts or Remains()
+            self._folder.blobs.keep_only(self._storage.files.names() | drafts.files)
 
 
 def _context(client: str, sequence: int) -> bytes:

@@ -15,18 +15,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event, RLock, Thread
 
+from expunge.evidence.log import read_entry
 from expunge.ridge.statistics import Statistics
 from expunge.server.audits import Audits
 from expunge.server.clock import Clock
 from expunge.server.float_ledger import FloatSums
+from expunge.server.ledger import Remains
 from expunge.server.scrub import ServerScrub
 from expunge.server.state import Basis, Digests, ServerState
 from expunge.server.storage.tables import Erasure
+from expunge.wire.schema import time_seconds
 
 _PAUSE = 0.2  # seconds between looks at what there is to do
 # Entries beyond which the journal is folded early: folding costs time, a long journal costs it at
 # the next start.
 LONGEST_JOURNAL = 20000
+_AT_ONCE = 256  # entries of the log
 _FIRST_SCRUB = 3600.0  # seconds after the start, at most: a server may be restarted every day
 
 
@@ -65,9 +69,25 @@ class Maintenance:
         self.scrubbed: Scrubbed | None = None
         with state.lock:
             state.ledger.clean()
+            state.pace.found(self._promised_before())
         self.look_at_room()
         # When there was first something to fold; unknown for what an earlier process left.
         self._since: float | None = -math.inf if self._pending() else None
+
+    def _promised_before(self) -> list[int]:
+        """What the receipts of the requests in the journal have promised, as the log says."""
+        log, (_, erased), promised = self._state.log, self._generations(), list[int]()
+        end = log.size if self._entries() else 0
+        while end:
+            start = max(0, end - _AT_ONCE)
+            for entry in reversed([read_entry(data) for data in log.entries(start, end)]):
+                if entry["kind"] in ("changed", "aggregated"):
+                    if entry["generation"] <= erased:
+                        return promised
+                    if entry["added"] or entry["deleted"]:
+                        promised.append(time_seconds(entry["erased_by"]))
+            end = start
+        return promised
 
     def start(self) -> None:
         """Begin to look after things."""
@@ -155,18 +175,13 @@ class Maintenance:
                     self._report(f"audit finished: {self._audits.finish(audit)}", None)
 
     def _is_due(self) -> bool:
-        """By a clock that cannot be set: half of the time allowed has passed since there was
-        something to fold.
-        """
+        """Whether to fold, by a clock that cannot be set."""
         if not self._pending():
             self._since = None
             return False
         if self._since is None:
             self._since = self._seconds()
-        waited = self._seconds() - self._since
-        return bool(
-            self._entries() > LONGEST_JOURNAL or waited >= self._state.settings.erase_within / 2
-        )
+        return self._entries() > LONGEST_JOURNAL or self._state.pace.is_due(self._since)
 
     def _pending(self) -> bool:
         """Whether there is something to fold, or a fold that failed before it was done."""
@@ -197,34 +212,43 @@ class Maintenance:
                 ended, erased = self._generations()
                 if ended <= erased:
                     return
+                state.pace.begin()
                 number, position = state.record.round, journal.last()
                 statistics = ledger.solver.statistics
             try:
-                self._rewrite(position, statistics if entries else None)
-                self._end_generations(ended, number)
+                with ledger.drafting():
+                    remains = self._rewrite(position, statistics if entries else None)
+                self._end_generations(ended, number, remains)
             except BaseException:
+                state.pace.fail()
                 with state.lock:
+                    ledger.has_remains = True
                     ledger.remove_orphans()
                     state.storage.make_room()
                 raise
 
-    def _rewrite(self, position: int, statistics: Statistics | FloatSums | None) -> None:
+    def _rewrite(self, position: int, statistics: Statistics | FloatSums | None) -> Remains:
         """New files for the ledger, unless it has not changed, and for every client with entries in
-        the journal.
+        the journal; returns what they have left.
+
+        Requests go on meanwhile: they wait for no file, but for the rows of some clients.
         """
-        state, ledger = self._state, self._state.ledger
+        state, ledger, remains = self._state, self._state.ledger, Remains()
         if statistics is not None:
             put_in_force = ledger.write_ledger(statistics, position)
             with state.changing():
-                put_in_force()
-        for client in state.storage.journal.clients(position):
-            put_in_force = ledger.fold_client(client, position)
+                left = put_in_force()
+            remains.add(left)
+        clients = state.storage.journal.clients(position)
+        for put_in_force in ledger.fold_clients(clients, position, lambda: state.room.is_short):
             with state.changing():
-                put_in_force()
+                left = put_in_force()
+            remains.add(left)
             if state.room.is_short:
                 with state.lock:
                     ledger.remove_orphans()
                     state.storage.make_room()
+        return remains
 
     def _begin_generation(self) -> None:
         """From now on messages are sealed under a new key.
@@ -251,17 +275,30 @@ class Maintenance:
                     head=digests.head,
                 )
 
-    def _end_generations(self, last: int, number: int) -> None:
-        """Nothing refers to these generations: destroy their keys, then record that.
-
-        They end with round `number`.
+    def _end_generations(self, last: int, number: int, remains: Remains) -> None:
+        """Nothing refers to these generations: destroy their keys, and what else remains, then
+        record that. They end with round `number`.
         """
-        state = self._state
+        state, generations = self._state, self._state.storage.generations
+        with state.changing():
+            first = self._generations()[1] + 1
+            slots = {generations.slot(each) for each in range(first, last + 1)} - {None}
+            generations.end(last)
+        remains.add(Remains({slot for slot in slots if slot is not None}))
+        state.ledger.destroy(remains)
         with state.lock:
-            with state.changing():
-                state.storage.generations.end(last)
-            state.ledger.clean()
+            if state.ledger.has_remains:
+                state.ledger.clean()
+            else:
+                state.storage.forget_overwritten()
             with state.changing() as now:
-                first = self._generations()[1] + 1
                 index = state.append("erased", now, first=first, generation=last, round=number)
-                state.storage.generations.erased(Erasure(last, index))
+                generations.erased(Erasure(last, index))
+            late = state.pace.end(now)
+        if late.requests:
+            self._report(
+                f"{late.requests:,} requests were erased later than their receipts promised, by up "
+                f"to {late.seconds:,} seconds: the server was stopped meanwhile, or the disk is "
+                "too slow for so many clients. Receipts promise what can be kept from now on",
+                None,
+            )

@@ -7,7 +7,6 @@ not personal, stays; neither clients nor the log learn it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,11 +15,11 @@ from expunge.crypto import canonical
 from expunge.errors import RefusedError, StoreError
 from expunge.evidence.digests import subject_digest
 from expunge.evidence.log import EntryKind
-from expunge.kinds import ORDER_STATES
 from expunge.server.state import SALT_BYTES, ServerState
 from expunge.server.storage.folder import ServerFolder
 from expunge.server.storage.tables import OrderRecord, OrderReply
-from expunge.wire.payloads import ORDER_DAYS
+from expunge.wire import schema
+from expunge.wire.payloads import ORDER_DAYS, ORDERS_AT_ONCE
 from expunge.wire.request import OrderAnswer
 from expunge.wire.schema import time_text
 
@@ -52,7 +51,9 @@ class Orders:
         content = canonical.encode({"salt": salt.hex(), "subject": name, "subjects": names})
         (slot,) = self._state.vault.new()
         sealed = self._state.vault.seal(slot, content, _context(order))
-        self._table.add(OrderRecord(order, now, deadline, slot, sealed, reference), clients)
+        position = self._state.log.size  # which the entry will have
+        record = OrderRecord(order, now, deadline, slot, sealed, reference, position=position)
+        self._table.add(record, clients)
         self._log(
             order,
             "ordered",
@@ -111,23 +112,29 @@ class Orders:
                 "not-allowed", f"order {order} is not complete: it cannot be closed yet"
             )
         self._table.put(replace(record, closed=now, slot=None, sealed=None))
+        answers = self._state.storage.answers
+        for reply in self._table.replies(order):
+            if reply.sequence:
+                answers.release(reply.client, reply.sequence)
+                answers.prune(reply.client, self._state.actor(reply.client).sequence)
 
     # -- answers -----------------------------------------------------------------------------------
 
-    def waiting(self, client: str) -> list[dict[str, Any]]:
-        """What a client has yet to answer, with the name it knows the subject by; where small
-        changes wait, also since when, which clients of before that rule do not know of.
+    def waiting(self, client: str, after: str = "") -> list[dict[str, Any]]:
+        """What a client has yet to answer, with the name it knows the subject by: `ORDERS_AT_ONCE`
+        at the most, the oldest, or the oldest after an order. Where small changes wait, also since
+        when, which clients of before that rule do not know of.
         """
+        position = self._require(after).position if after else None
         waiting = []
-        for order in self._table.unanswered(client):
-            if order.slot is not None:
-                content = self.content(order.id)
-                subject = content["subjects"].get(client, content["subject"])
-                deadline = time_text(order.deadline)
-                entry = {"deadline": deadline, "order": order.id, "subject": subject}
-                if self._state.spec.fewest_samples:
-                    entry["filed"] = time_text(order.filed)
-                waiting.append(entry)
+        for order in self._table.unanswered(client, after=position, limit=ORDERS_AT_ONCE):
+            content = self._opened(order)
+            subject = content["subjects"].get(client, content["subject"])
+            deadline = time_text(order.deadline)
+            entry = {"deadline": deadline, "order": order.id, "subject": subject}
+            if self._state.spec.fewest_samples:
+                entry["filed"] = time_text(order.filed)
+            waiting.append(entry)
         return waiting
 
     def require_waiting(
@@ -163,7 +170,7 @@ class Orders:
         self.answer(client, answers, sequence, now)
 
     def _complete(self, order: str, now: int) -> None:
-        if all(reply.found is not None for reply in self._table.replies(order)):
+        if self._table.is_answered(order):
             self._table.put(replace(self._require(order), completed=now))
             self._log(order, "completed", now)
 
@@ -175,11 +182,13 @@ class Orders:
 
     def content(self, order: str) -> dict[str, Any]:
         """Subject, its names at clients, and the salt; refused once the order is closed."""
-        record = self._require(order)
+        return self._opened(self._require(order))
+
+    def _opened(self, record: OrderRecord) -> dict[str, Any]:
         if record.slot is None or record.sealed is None:
-            raise RefusedError("gone", f"order {order} {_why_no_subject(record)}")
+            raise RefusedError("gone", f"order {record.id} {_why_no_subject(record)}")
         content: dict[str, Any] = canonical.decode(
-            self._state.vault.unseal(record.slot, record.sealed, _context(order))
+            self._state.vault.unseal(record.slot, record.sealed, _context(record.id))
         )
         return content
 
@@ -191,9 +200,12 @@ class Orders:
 
     def show(self, order: str, now: int) -> dict[str, Any]:
         """An order without its subject: reference, state, deadline, and who has answered what."""
-        record, replies = self._require(order), self._table.replies(order)
+        return self._shown(self._require(order), now)
+
+    def _shown(self, record: OrderRecord, now: int) -> dict[str, Any]:
+        replies = self._table.replies(record.id)
         return {
-            "order": order,
+            "order": record.id,
             "reference": record.reference,
             "state": record.state(now),
             "filed": time_text(record.filed),
@@ -215,12 +227,32 @@ class Orders:
 
     def counts(self, now: int) -> dict[str, int]:
         """How many orders there are of each state."""
-        counted = Counter(order.state(now) for order in self._table.all())
-        return {state: counted[state] for state in ORDER_STATES}
+        return {str(state): number for state, number in self._table.counts(now).items()}
 
-    def listed(self, now: int) -> list[dict[str, Any]]:
-        """Every order, the oldest first."""
-        return [self.show(order.id, now) for order in self._table.all()]
+    def listed(self, now: int, given: Mapping[str, Any]) -> Any:
+        """What the question `orders` asks for: every order, the oldest first; or, with a `limit`, a
+        page of them, the newest first, and how many there are.
+        """
+        if "named" in given:
+            named = schema.string(given["named"], "named")
+            return [_identified(order) for order in self._table.named(named)]
+        if "unknown" in given:
+            asked = schema.lists(schema.drawn_id)(given["unknown"], "unknown")
+            return [order for order in asked if self._table.get(order) is None]
+        if "limit" not in given:
+            return [self._shown(order, now) for order in self._table.all()]
+        before = schema.or_empty(schema.drawn_id)(given.get("before", ""), "before")
+        record = self._require(before) if before else None
+        overdue = schema.boolean(given.get("overdue", False), "overdue")
+        page = self._table.newest(
+            schema.page(given["limit"], "limit"),
+            before=None if record is None else (record.position, record.id),
+            overdue=now if overdue else None,
+        )
+        return {
+            "orders": [self._shown(order, now) for order in page],
+            "total": self._table.count(overdue=now if overdue else None),
+        }
 
     def entries(self, order: str) -> list[int]:
         """Where the log speaks of an order."""
@@ -240,6 +272,10 @@ def _why_no_subject(record: OrderRecord) -> str:
         "NUMBER -o FILE writes one). Or file the order again: the bundle of that one says what "
         "every client holds now"
     )
+
+
+def _identified(record: OrderRecord) -> dict[str, str]:
+    return {"order": record.id, "reference": record.reference}
 
 
 def _checked_reference(value: object) -> str:

@@ -122,6 +122,7 @@ class _RoundSummary:
     before: str
     after: Digests
     now: int
+    erased_by: int
 
 
 class Requests:
@@ -378,14 +379,16 @@ class Requests:
         state, storage = self._state, self._state.storage
         with state.changing() as now:
             record = state.record
+            changing = [judgement for judgement in judged if judgement.message.kind != "none"]
             this = _RoundSummary(
-                record.round + 1, record.generation, record.ledger_digest, digests, now
+                record.round + 1,
+                record.generation,
+                record.ledger_digest,
+                digests,
+                now,
+                state.pace.promise(now, [judgement.offer.client for judgement in changing]),
             )
-            changes = [
-                judgement.recorded(state.spec)
-                for judgement in judged
-                if judgement.message.kind != "none"
-            ]
+            changes = [judgement.recorded(state.spec) for judgement in changing]
             state.ledger.record(changes, this.generation, now)
             storage.state.put(replace(record, round=this.number))
             state.keep_digests(digests)
@@ -403,12 +406,16 @@ class Requests:
                     judgement.sequence,
                     judgement.offer.request.digest,
                     receipt,
+                    len(judgement.offer.request.header.orders),
                 )
                 for judgement, receipt in zip(
                     judged, (self._receipt(index, checkpoint) for index in positions), strict=True
                 )
             ]
             storage.answers.add(*answers)
+            for client in sheets:  # by its next request, a client has the receipt of the last one
+                first = min(each.sequence for each in judged if each.offer.client == client)
+                storage.answers.prune(client, first)
         return [answer.answer for answer in answers]
 
     def _receipt(self, index: int, checkpoint: Checkpoint) -> bytes:
@@ -456,7 +463,7 @@ class Requests:
             ledger_after=this.after.ledger,
             head=this.after.head,
             spec=state.spec.digest,
-            erased_by=time_text(this.now + state.settings.erase_within),
+            erased_by=time_text(this.erased_by),
             generation=this.generation,
             version=2,
             binds=this.after.binds,

@@ -106,7 +106,8 @@ def require_next(last: int, sequence: int) -> None:
             + (
                 "; offer the missing ones first"
                 if sequence > last
-                else "; that number has been used for another request"
+                else "; that number has been used, by another request or by one whose receipt the "
+                "next one showed to have arrived"
             ),
             expected=last + 1,
         )

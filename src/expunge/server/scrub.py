@@ -24,7 +24,7 @@ from expunge.evidence.merkle import leaf_hash, new_nodes
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums
-from expunge.server.ledger import EVERYONE, ServerLedger
+from expunge.server.ledger import EVERYONE, PutInForce, ServerLedger
 from expunge.server.log import AuditLog
 from expunge.server.orders import unreadable_orders
 from expunge.server.rules import Account
@@ -355,7 +355,7 @@ class _Ledger:
             remedy = "it may be made anew from the others (--repair)"
         scrub.found("ledger", what, repaired=is_mended, remedy=remedy)
 
-    def _in_force(self, *files: Callable[[], None]) -> bool:
+    def _in_force(self, *files: PutInForce) -> bool:
         with self._folder.storage.transaction():
             for put_in_force in files:
                 put_in_force()

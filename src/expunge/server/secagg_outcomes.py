@@ -207,7 +207,11 @@ class Outcomes:
                     ledger_after=digests.ledger,
                     head=digests.head,
                     spec=state.spec.digest,
-                    erased_by=time_text(now + state.settings.erase_within),
+                    erased_by=time_text(
+                        state.pace.promise(
+                            now, [member.client for member in members] if changes else []
+                        )
+                    ),
                     generation=record.generation,
                 )
                 self._enter(members, index)
@@ -280,6 +284,7 @@ class Outcomes:
                     )
                 with state.changing() as now:
                     position = state.storage.journal.last()
+                    state.ledger.has_remains = True  # the files of before
                     state.ledger.write_ledger(new, position)()
                     state.ledger.fold_client(EVERYONE, position, new)()
                     (slot,) = state.vault.new()

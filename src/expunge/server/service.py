@@ -24,6 +24,7 @@ from expunge.server.bundles import certificate
 from expunge.server.clock import Clock, Report, SteadyClock
 from expunge.server.clock_watch import ClockWatch
 from expunge.server.commands import Commands, enrol
+from expunge.server.ledger import Progress, no_progress
 from expunge.server.maintenance import Maintenance
 from expunge.server.orders import Orders
 from expunge.server.requests import Offer, Requests
@@ -76,8 +77,11 @@ class Service:
         threads: bool = True,
         seconds: Clock = time.monotonic,
         schedule: Clock | None = None,
+        progress: Progress = no_progress,
     ) -> None:
-        self._state = state = ServerState(folder, settings, clock, threads=threads)
+        self._state = state = ServerState(
+            folder, settings, clock, threads=threads, seconds=seconds, progress=progress
+        )
         self._report = report
         if not state.record.salt:  # the last thing that is written by founding or restoring
             raise StoreError(
@@ -118,6 +122,7 @@ class Service:
         threads: bool = True,
         timeout: float = 0.0,
         storage: OpenStorage = open_storage,
+        progress: Progress = no_progress,
     ) -> Self:
         """The server in this folder, as it was left.
 
@@ -125,7 +130,7 @@ class Service:
         (`SteadyClock`). `seconds` says how long something takes. Rounds on a schedule
         begin by `schedule`, or by `clock` if that is not given. Without `upkeep`, erasing at rest
         in time is the caller's (`upkeep.run_due`); without `threads`, whatever else is done beside
-        the callers is done by them.
+        the callers is done by them. `progress` is called as the journal is read.
         """
         folder = ServerFolder.open(path, mirrors, hook, timeout, storage)
         for warning in folder.vault.warnings:
@@ -141,6 +146,7 @@ class Service:
                     threads=threads,
                     seconds=seconds,
                     schedule=schedule,
+                    progress=progress,
                 )
         except BaseException:
             folder.close()
@@ -284,7 +290,7 @@ class Service:
                 "federation": state.federation,
                 "head": state.head.digest if state.head else "",
                 "nonce": content["nonce"],
-                "orders": self._orders.waiting(name) if is_client else [],
+                "orders": self._orders.waiting(name, content.get("after", "")) if is_client else [],
                 "rebuild": is_client
                 and self.rounds is not None
                 and self.rounds.wanted() == "rebuild",
@@ -321,9 +327,13 @@ class Service:
         actor = self._state.actor(content["actor"], *roles)
         _verify(envelope, actor.public_key, f"the key that {content['actor']} enrolled")
         if question:
-            with self._state.lock:
-                value = self._commands.ask(content["action"], content["arguments"])
-                return self._result(content, value, None, self._state.now())
+            value = self._commands.ask(content["action"], content["arguments"])
+            return self._result(content, value, None, self._state.now())
+        if content["sequence"] == actor.sequence + 1:
+            try:
+                self._commands.anticipate(content["action"])
+            except Exception as problem:
+                raise _not_carried_out(problem) from problem
         answer: bytes = self._queue.do(lambda: self._command(data, envelope, content))
         return answer
 
@@ -352,10 +362,7 @@ class Service:
             record = state.answer_of(name, sequence)
             if record is not None:
                 return record.answer
-            raise RefusedError(
-                "storage",
-                f"the command could not be carried out ({cause_of(problem)}): nothing was changed",
-            ) from problem
+            raise _not_carried_out(problem) from problem
 
     def _carry_out(self, envelope: Envelope, content: dict[str, Any], digest: str) -> bytes:
         state, name, sequence = self._state, content["actor"], content["sequence"]
@@ -364,7 +371,7 @@ class Service:
             state.room.require()
         else:
             state.room.use()
-        with self.upkeep.working:
+        with self._commands.alone(action):
             with state.lock:
                 state.require_sound()
             self._commands.prepare(action, arguments)
@@ -377,6 +384,7 @@ class Service:
                     answer = self._result(content, value, index, now)
                     state.storage.actors.put(replace(state.actor(name), sequence=sequence))
                     state.storage.answers.add(AnswerRecord(name, sequence, digest, answer))
+                    state.storage.answers.prune(name, sequence)
                 state.settle_head()
             self._commands.finish(action)
         return answer
@@ -449,6 +457,13 @@ class Service:
                 self.upkeep.fold()
         finally:
             self._state.close()
+
+
+def _not_carried_out(problem: Exception) -> RefusedError:
+    return RefusedError(
+        "storage",
+        f"the command could not be carried out ({cause_of(problem)}): nothing was changed",
+    )
 
 
 def _overheard(kind: payloads.Kind, data: bytes) -> tuple[Envelope, dict[str, Any]]:

@@ -4,6 +4,7 @@ the one row of state.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,8 +24,9 @@ from expunge.kinds import Bound, ClientStatus, Role
 from expunge.ridge.head import Head
 from expunge.ridge.spec import Spec
 from expunge.server.clock import TOLERANCE, Clock, SteadyClock
-from expunge.server.ledger import ServerLedger
+from expunge.server.ledger import Progress, ServerLedger, no_progress
 from expunge.server.log import AuditLog
+from expunge.server.pace import Pace
 from expunge.server.room import Room
 from expunge.server.storage.folder import ServerFolder
 from expunge.server.storage.tables import Actor, AnswerRecord, ServerRecord
@@ -47,7 +49,8 @@ class Settings:
     solver : {"", "woodbury", "cholesky"}, default ""
         What solves for heads; both give the same. Empty: as the federation was founded.
     erase_within : int, default 60
-        Seconds from a request to the destruction of the key that its message is journalled under.
+        Seconds from a request to the destruction of the key that its message is journalled under;
+        receipts promise more while folds are too slow for it.
     group_commit : bool, default True
         Whether requests that arrive together share a transaction and a solve.
     largest_request : int, default 256 MiB
@@ -137,7 +140,14 @@ class ServerState:
     """Law: every change of state happens under `lock`, in one transaction of the store."""
 
     def __init__(
-        self, folder: ServerFolder, settings: Settings, clock: Clock, *, threads: bool = True
+        self,
+        folder: ServerFolder,
+        settings: Settings,
+        clock: Clock,
+        *,
+        threads: bool = True,
+        seconds: Clock = time.monotonic,
+        progress: Progress = no_progress,
     ) -> None:
         self.folder = folder
         self.storage = folder.storage
@@ -146,12 +156,15 @@ class ServerState:
         self.lock = RLock()
         self.log = AuditLog(folder.storage)
         self._clock = clock
+        self.pace = Pace(settings.erase_within, seconds)
         self._hashing = ThreadPoolExecutor(1, "digest") if threads else None
         self.federation = self.record.federation
         self.solver_name = settings.solver or self.record.solver
         self.room = Room(folder, self._recorded_spec(), settings.room)
         self.room.use()
-        self.ledger = ServerLedger(folder, self._recorded_spec(), self.solver_name)
+        self.ledger = ServerLedger(
+            folder, self._recorded_spec(), self.solver_name, progress=progress
+        )
         self.head: Head | None = None
         self.headless = ""  # why there is no head, if there is none
         self._sound = True  # whether memory matches the store
@@ -380,6 +393,7 @@ class ServerState:
             try:
                 yield
             except BaseException:
+                self.ledger.has_remains = True  # keys that were made for what has not happened
                 self.recover()
                 raise
 

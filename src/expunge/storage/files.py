@@ -6,7 +6,8 @@ import fcntl
 import os
 import stat
 import time
-from contextlib import suppress
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from expunge.errors import StoreBusyError, StoreError
@@ -73,13 +74,23 @@ def write_new(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Write a file that is not there yet; its content is durable, its name not before the folder is
     synced.
     """
-    machine = machine_of(path)
-    descriptor = machine.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    try:
-        machine.write(descriptor, data, 0)
-        machine.sync(descriptor)
-    finally:
-        machine.close(descriptor)
+    write_all_new({path: data}, mode)
+
+
+def write_all_new(files: Mapping[Path, bytes], mode: int = 0o600) -> None:
+    """The same of several files. All are written before the first is synced: most disks then have
+    the others by that.
+    """
+    with ExitStack() as closing:
+        descriptors = []
+        for path, data in files.items():
+            machine = machine_of(path)
+            descriptor = machine.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            closing.callback(machine.close, descriptor)
+            machine.write(descriptor, data, 0)
+            descriptors.append((machine, descriptor))
+        for machine, descriptor in descriptors:
+            machine.sync(descriptor)
 
 
 def erase(path: Path) -> None:

@@ -85,6 +85,8 @@ class Database:
         with self._lock:
             if not self._closed and self._connection.in_transaction:
                 raise StoreError(f"{self.path} is in a transaction: it must end first")
+            if not self._closed:
+                self._make_certain()  # before anything is written that would have to stay
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield self

@@ -42,6 +42,8 @@ class LocalCarrier(Service):
         Returns the seconds of a clock for durations.
     schedule : callable or None, default None
         Returns the time by which rounds on a schedule begin; None for `clock`.
+    progress : callable
+        Called as the journal is read: with how many entries were, and of how many.
 
     Examples
     --------

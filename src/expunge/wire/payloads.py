@@ -23,6 +23,7 @@ Kind = Literal[
     "federation",
 ]
 
+ORDERS_AT_ONCE = 100  # in an answer; if it has so many, there may be more after the last of them
 ORDER_DAYS = 30  # from the filing of an order to its deadline, unless it says otherwise
 
 _SCHEMAS: dict[Kind, dict[str, schema.Check]] = {
@@ -112,13 +113,19 @@ _SCHEMAS: dict[Kind, dict[str, schema.Check]] = {
         "spec": schema.anything,
     },
 }
-_CHECKS = {kind: schema.objects(fields) for kind, fields in _SCHEMAS.items()}
+_OPTIONAL: dict[Kind, dict[str, schema.Check]] = {
+    "question": {"after": schema.identifier},  # the order that the ones asked for come after
+}
+_CHECKS = {
+    kind: schema.objects(fields, optional=_OPTIONAL.get(kind)) for kind, fields in _SCHEMAS.items()
+}
 _KEYS = {kind: frozenset(fields) for kind, fields in _SCHEMAS.items()}
 
 
 def sign(kind: Kind, content: dict[str, Any], key: SigningKey) -> bytes:
     """An envelope of this kind, signed."""
-    canonical.require_keys(content, f"the {kind}", _KEYS[kind])
+    optional = _OPTIONAL.get(kind, {}).keys() & content
+    canonical.require_keys(content, f"the {kind}", _KEYS[kind] | optional)
     return Envelope.signed(kind, content, key).to_bytes()
 
 

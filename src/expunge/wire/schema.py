@@ -94,6 +94,14 @@ def _integer(least: int, meaning: str) -> Callable[[Any, str], int]:
 
 count = _integer(0, "not negative")
 positive = _integer(1, "1 or more")
+_MOST_AT_ONCE = 1000
+
+
+def page(value: Any, what: str) -> int:
+    """How many of a long list are asked for at once."""
+    if positive(value, what) > _MOST_AT_ONCE:
+        raise FormatError(f"{what} must be at most {_MOST_AT_ONCE:,}, got {value!r:.40}")
+    return int(value)
 
 
 # What a client says it found under secure aggregation, where counts of single clients stay hidden

@@ -5,6 +5,7 @@ end.
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import signal
 import socket
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -85,6 +87,45 @@ def test_plain_http_behind_a_proxy(tmp_path: Path) -> None:
         said[0].stop()
         thread.join(20)
     assert is_closed(service)
+
+
+def test_who_comes_while_the_journal_is_read_is_told_how_far_that_is(tmp_path: Path) -> None:
+    """And the requests that are offered then are offered again."""
+    found(tmp_path / "server")
+    said: list[Listening] = []
+    with socket.create_server((HOST, 0)) as free:
+        port = free.getsockname()[1]
+    answers: list[tuple[int, bytes]] = []
+
+    def open_slowly(progress: Callable[[int, int], None]) -> Service:
+        progress(200, 1000)
+        connection = http.client.HTTPConnection(HOST, port, timeout=20)
+        for method, path in (("GET", "/healthz"), ("GET", "/readyz"), ("POST", "/v1/requests")):
+            connection.request(method, path)
+            answer = connection.getresponse()
+            answers.append((answer.status, answer.read()))
+        return opened(tmp_path / "server")
+
+    def ready(listening: Listening) -> None:
+        said.append(listening)
+        listening.stop()
+
+    serve(open_slowly, port=port, insecure=True, ready=ready)
+    assert len(said) == 1
+    assert answers[0] == (200, b'{"live":true}')
+    assert (answers[1][0], json.loads(answers[1][1])["ready"]) == (503, False)
+    refusal = json.loads(answers[2][1])
+    assert (answers[2][0], refusal["code"]) == (503, "storage")
+    for text in (json.loads(answers[1][1])["reason"], refusal["reason"]):
+        assert "reading the journal, 200 of 1,000" in text
+
+
+def test_a_server_that_cannot_be_opened_leaves_its_port(tmp_path: Path) -> None:
+    def fail(_: Callable[[int, int], None]) -> Service:
+        raise StoreError("made to fail")
+
+    with pytest.raises(StoreError, match="made to fail"):
+        serve(fail, port=0, insecure=True)
 
 
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:

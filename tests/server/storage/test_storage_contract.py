@@ -42,9 +42,10 @@ entries = st.builds(
     names,
     ids,
 )
+PLACES = {"0a": 3, "0b": 1, "0c": 2}  # of orders in the log, where they stay
 orders = st.builds(
     tables.OrderRecord, ids, small, small, maybe, st.none() | blobs, names, maybe, maybe
-)
+).map(lambda order: replace(order, position=PLACES[order.id]))
 order_replies = st.builds(tables.OrderReply, names, maybe, maybe, maybe)
 audits = st.builds(
     tables.Audit,
@@ -123,8 +124,10 @@ CHANGES: dict[str, tuple[Callable[..., None], tuple[st.SearchStrategy[Any], ...]
     "tokens.withdraw": (lambda s, *v: s.tokens.withdraw(*v), (names,)),
     "answers.add": (
         lambda s, v: s.answers.add(*v),
-        (st.lists(st.builds(tables.AnswerRecord, names, small, ids, blobs), max_size=3),),
+        (st.lists(st.builds(tables.AnswerRecord, names, small, ids, blobs, small), max_size=3),),
     ),
+    "answers.prune": (lambda s, *v: s.answers.prune(*v), (names, small)),
+    "answers.release": (lambda s, *v: s.answers.release(*v), (names, small)),
     "commitments.add": (lambda s, *v: s.commitments.add(*v), (names, blob_lists)),
     "commitments.remove": (lambda s, *v: s.commitments.remove(*v), (names, blob_lists)),
     "commitments.remove_all": (lambda s, v: s.commitments.remove_all(v), (names,)),
@@ -197,6 +200,8 @@ SAMPLES: dict[str, tuple[Any, ...]] = {  # one call of each method that changes 
     "tokens.remove": ("0a",),
     "tokens.withdraw": ("ada",),
     "answers.add": (tables.AnswerRecord("ada", 1, "r", b"a"),),
+    "answers.prune": ("ada", 2),
+    "answers.release": ("ada", 1),
     "commitments.add": ("ada", [b"c"]),
     "commitments.remove": ("ada", [b"c"]),
     "commitments.remove_all": ("ada",),
@@ -242,6 +247,10 @@ def seen(storage: tables.Storage) -> dict[str, Any]:
     read: dict[str, Any] = {
         "state": storage.state.get(),
         "actors": [storage.actors.all(), *map(storage.actors.get, who)],
+        "actors in part": [
+            storage.actors.count(),
+            *(storage.actors.after(name, limit) for name in ("", *who) for limit in (1, 3)),
+        ],
         "keys": [*map(storage.actors.with_key, ident)],
         "tokens": [*map(storage.tokens.get, ident), *map(storage.tokens.of, who)],
         "answers": [storage.answers.get(name, number) for name in who for number in numbers],
@@ -267,6 +276,7 @@ def seen(storage: tables.Storage) -> dict[str, Any]:
             storage.journal.oldest(),
             [storage.journal.holds(number) for number in numbers],
             [storage.journal.clients(number) for number in numbers],
+            [storage.journal.files(name, number) for name in who for number in numbers],
         ),
         "files": (storage.files.ledger(), [*map(storage.files.share, who)]),
         "references": (storage.files.names(), storage.files.slots()),
@@ -284,6 +294,18 @@ def seen(storage: tables.Storage) -> dict[str, Any]:
         "nodes": [storage.log.node(0, number) for number in range(size)],
         "documents": (storage.amendments.all(), storage.rotations.all()),
         "orders": (storage.orders.all(), [*map(storage.orders.get, ident)]),
+        "orders in part": [
+            storage.orders.newest(limit, before=before, overdue=overdue)
+            for limit in (1, 3)
+            for before in (None, (2, "0c"), (9, ""))
+            for overdue in (None, 2)
+        ],
+        "orders counted": (
+            [*map(storage.orders.counts, numbers)],
+            [storage.orders.count(overdue=overdue) for overdue in (None, *numbers)],
+        ),
+        "orders named": [*map(storage.orders.named, (*who, *ident, "0", "0A", ""))],
+        "orders answered": [*map(storage.orders.is_answered, ident)],
         "order replies": [
             (storage.orders.replies(order), storage.orders.reply_of(order, name))
             for order in ident
@@ -291,6 +313,12 @@ def seen(storage: tables.Storage) -> dict[str, Any]:
         ],
         "waiting": (
             [*map(storage.orders.unanswered, who)],
+            [
+                storage.orders.unanswered(name, after=after, limit=limit)
+                for name in who
+                for after in (None, 1)
+                for limit in (1, 5)
+            ],
             [*map(storage.audits.unanswered, who)],
         ),
         "order entries": [*map(storage.orders.entries, ident)],

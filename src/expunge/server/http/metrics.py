@@ -159,13 +159,25 @@ class _Federation(Collector):
         )
         yield _gauge(
             "expunge_journal_oldest_seconds",
-            "Age of the oldest journalled message; must stay below expunge_erase_within_seconds.",
+            "Age of the oldest journalled message; must stay below "
+            "expunge_promised_within_seconds.",
             0 if oldest is None else max(0, now - oldest),
         )
         yield _gauge(
             "expunge_erase_within_seconds",
             "Within this time messages are to be erased.",
             state.settings.erase_within,
+        )
+        yield _gauge(
+            "expunge_promised_within_seconds",
+            "Within this time, receipts promise now, messages will be erased.",
+            state.pace.span,
+        )
+        yield _gauge("expunge_fold_seconds", "How long the last fold took.", state.pace.took)
+        yield CounterMetricFamily(
+            "expunge_erasures_late",
+            "Requests that were erased later than their receipts promised.",
+            value=state.pace.late.requests,
         )
         yield _gauge(
             "expunge_clock_ahead_seconds",

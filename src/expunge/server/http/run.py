@@ -33,6 +33,7 @@ with requires_extra("server", "Serving over HTTP"):
     from expunge.server.http.connections import connections
     from expunge.server.http.gateway import Gateway
     from expunge.server.http.middleware import Middleware
+    from expunge.server.http.starting import Starting, answering
 
 __all__ = ["Listening", "serve"]
 __dir__ = public_dir(__name__)
@@ -71,8 +72,11 @@ class Listening:
 Ready = Callable[[Listening], None]
 
 
+Progress = Callable[[int, int], None]
+
+
 def serve(
-    service: Service,
+    service: Service | Callable[[Progress], Service],
     *,
     host: str = "127.0.0.1",
     port: int = 8443,
@@ -83,7 +87,7 @@ def serve(
     log_peers: bool = False,
     limits: Limits | None = None,
     ready: Ready | None = None,
-    beside: AbstractContextManager[object] | None = None,
+    beside: Callable[[Service], AbstractContextManager[object]] | None = None,
 ) -> None:
     """Serve a federation over HTTP until stopped, and close its server whatever happens.
 
@@ -92,8 +96,11 @@ def serve(
 
     Parameters
     ----------
-    service : Service
-        The server to be reached, such as a `LocalCarrier`; closed when this returns or raises.
+    service : Service or callable
+        The server to be reached, such as a `LocalCarrier`; closed when this returns or raises. Or
+        what opens it: then connections are taken at once, and answered that it is starting. It is
+        called with what to call as the journal is read: with how many entries were, and of how
+        many.
     host : str, default "127.0.0.1"
         The address or name to listen at; empty for all of this machine.
     port : int, default 8443
@@ -112,8 +119,9 @@ def serve(
         Limits of connections; by default those of `Limits`.
     ready : callable or None, default None
         Called with a `Listening` as soon as connections are taken.
-    beside : context manager or None, default None
-        Entered while it serves, and left before the service is closed.
+    beside : callable or None, default None
+        Called with the service; gives a context manager that is entered while it serves, and left
+        before the service is closed.
 
     Raises
     ------
@@ -141,16 +149,23 @@ def serve(
     True
     >>> folder.cleanup()
     """
+    opened = service if isinstance(service, Service) else None
     try:
         tls = _tls(certificate, key, insecure=insecure)
         sockets = _listen(host, port)
         try:
+            if not isinstance(service, Service):
+                for listener in sockets:
+                    listener.listen(_BACKLOG)
+                starting, open_service = Starting(), service
+                with answering(starting, sockets, tls):
+                    service = opened = open_service(starting.tell)
             gateway = Gateway(service, limits, expires=None if tls is None else lambda: tls.expires)
             try:
                 config = _config(gateway, trusted_proxies, log_peers=log_peers)
                 config.load()
                 config.ssl = None if tls is None else tls.context
-                with beside or nullcontext():
+                with nullcontext() if beside is None else beside(service):
                     _Server(
                         config,
                         gateway,
@@ -164,7 +179,8 @@ def serve(
             for listener in sockets:
                 listener.close()
     finally:
-        service.close(fold=True)
+        if opened is not None:
+            opened.close(fold=True)
         log_event("stopped")
 
 

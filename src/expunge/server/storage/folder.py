@@ -16,7 +16,7 @@ of the database; tests make it fail there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from expunge.crypto import SigningKey
@@ -32,7 +32,7 @@ from expunge.storage.files import (
     make_folder,
     remove,
     sync_folder,
-    write_new,
+    write_all_new,
     write_whole,
 )
 from expunge.storage.machine import machine_of
@@ -57,23 +57,32 @@ class Blobs:
         self._machine = machine_of(folder)
         make_folder(folder)
 
-    def put(self, data: bytes) -> str:
-        """Write a new file; when this returns it is on disk.
+    def names(self, count: int) -> list[str]:
+        """Names for so many new files."""
+        return [self._machine.random(16).hex() for _ in range(count)]
 
-        One that could not be written is removed: the disk may be full.
+    def put(self, data: bytes) -> str:
+        """Write a new file; when this returns it is on disk."""
+        (name,) = self.names(1)
+        self.put_all({name: data})
+        return name
+
+    def put_all(self, files: Mapping[str, bytes]) -> None:
+        """Write new files by their names; when this returns they are on disk.
+
+        If one could not be written, all are removed: the disk may be full.
         """
-        name = self._machine.random(16).hex()
         self._hook("before file")
         try:
-            write_new(self._folder / name, data)
+            write_all_new({self._folder / name: data for name, data in files.items()})
             sync_folder(self._folder)
         except FileExistsError:
             raise
         except BaseException:
-            remove(self._folder / name)
+            for name in files:
+                self.remove(name)
             raise
         self._hook("after file")
-        return name
 
     def get(self, name: str) -> bytes:
         """The content of a file."""

@@ -190,6 +190,20 @@ MIGRATIONS: tuple[str, ...] = (
     -- sealed under the generation's key. Empty where it is not known, as in a database of before: then it is made anew.
     ALTER TABLE state ADD COLUMN binds TEXT NOT NULL DEFAULT 'sums';
     ALTER TABLE state ADD COLUMN basis BLOB NOT NULL DEFAULT x'';
+    -- Orders by their place in the log, and those that a client has yet to answer: however many are complete.
+    ALTER TABLE orders ADD COLUMN position INTEGER NOT NULL DEFAULT -1;
+    ALTER TABLE order_clients ADD COLUMN position INTEGER NOT NULL DEFAULT -1;
+    UPDATE orders SET position = coalesce((SELECT min(position) FROM order_entries WHERE order_id = id), -1);
+    UPDATE order_clients SET position = coalesce((SELECT position FROM orders WHERE id = order_id), -1);
+    CREATE INDEX orders_by_position ON orders (position, id, closed, completed, deadline, slot);
+    CREATE INDEX orders_of_client ON order_clients (client, position, order_id) WHERE found IS NULL;
+    -- How many orders that are not closed an answer is evidence of: the others are dropped once they have arrived.
+    ALTER TABLE answers ADD COLUMN orders INTEGER NOT NULL DEFAULT 0;
+    UPDATE answers SET orders = answering.number FROM (
+        SELECT client, sequence, count(*) AS number FROM order_clients JOIN orders ON order_id = id
+        WHERE closed IS NULL AND sequence > 0 GROUP BY client, sequence
+    ) AS answering WHERE actor = answering.client AND answers.sequence = answering.sequence;
+    CREATE INDEX answers_of_no_order ON answers (actor, sequence) WHERE orders = 0;
     """,
 )
 

@@ -7,9 +7,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from expunge.errors import StoreError
+from expunge.kinds import ORDER_STATES, OrderState
+from expunge.server.storage.records import Records
 from expunge.server.storage.schema import MIGRATIONS
 from expunge.server.storage.tables import (
     Actor,
@@ -66,46 +68,13 @@ _REFERENCES = (  # a column, and where its values are from
 _WITH_SLOTS = ("ledger", "subledgers", "generations", "orders", "audits", "disputes")
 _WITH_FILES = ("ledger", "subledgers", "journal")
 
-Record = TypeVar("Record")
-
-
-class _Records(Generic[Record]):
-    """A table whose columns are the fields of a record; `constants` are columns beside them."""
-
-    def __init__(
-        self, database: Database, table: str, record: type[Record], constants: str = ""
-    ) -> None:
-        names = [field.name for field in fields(record)]  # type: ignore[arg-type]
-        self._database = database
-        self._record = record
-        self._select = f"SELECT {', '.join(f'{table}.{name}' for name in names)} FROM {table} "  # noqa: S608 - our own names
-        constant_columns = [constants] if constants else []
-        self._into = f"INTO {table} ({', '.join([*constant_columns, *names])}) VALUES ("
-        self._into += ", ".join([*("?" for _ in constant_columns), *("?" for _ in names)]) + ")"
-
-    def one(self, where: str = "", arguments: Sequence[Any] = ()) -> Record | None:
-        row = self._database.row(self._select + where, arguments)
-        return None if row is None else self._record(*row)
-
-    def all(self, where: str = "", arguments: Sequence[Any] = ()) -> list[Record]:
-        return [self._record(*row) for row in self._database.rows(self._select + where, arguments)]
-
-    def insert(self, records: Iterable[Record], *constants: Any, rule: str = "") -> None:
-        self._database.run_many(
-            f"INSERT {self._into} {rule}", [(*constants, *_values(record)) for record in records]
-        )
-
-    def replace(self, record: Record, *constants: Any) -> None:
-        self._database.run(f"INSERT OR REPLACE {self._into}", (*constants, *_values(record)))
-
-
-def _values(record: Any) -> tuple[Any, ...]:
-    return tuple(getattr(record, field.name) for field in fields(record))
+# Conditions of orders that are lost, or overdue at a time
+_OVERDUE = "closed IS NULL AND completed IS NULL AND (slot IS NULL OR deadline < ?)"
 
 
 class _State:
     def __init__(self, database: Database) -> None:
-        self._records = _Records(database, "state", ServerRecord, constants="one")
+        self._records = Records(database, "state", ServerRecord, constants="one")
 
     def get(self) -> ServerRecord | None:
         return self._records.one()
@@ -120,7 +89,8 @@ class _Actors:
     )
 
     def __init__(self, database: Database) -> None:
-        self._records = _Records(database, "actors", Actor)
+        self._database = database
+        self._records = Records(database, "actors", Actor)
 
     def get(self, name: str) -> Actor | None:
         return self._records.one("WHERE name = ?", (name,))
@@ -131,6 +101,12 @@ class _Actors:
     def all(self) -> list[Actor]:
         return self._records.all("ORDER BY name")
 
+    def after(self, name: str, limit: int) -> list[Actor]:
+        return self._records.all("WHERE name > ? ORDER BY name LIMIT ?", (name, limit))
+
+    def count(self) -> int:
+        return int(self._database.value("SELECT count(*) FROM actors"))
+
     def put(self, *actors: Actor) -> None:
         self._records.insert(actors, rule=self._UPDATE)
 
@@ -138,7 +114,7 @@ class _Actors:
 class _Tokens:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._records = _Records(database, "tokens", EnrolmentToken)
+        self._records = Records(database, "tokens", EnrolmentToken)
 
     def get(self, digest: str) -> EnrolmentToken | None:
         return self._records.one("WHERE digest = ?", (digest,))
@@ -158,13 +134,27 @@ class _Tokens:
 
 class _Answers:
     def __init__(self, database: Database) -> None:
-        self._records = _Records(database, "answers", AnswerRecord)
+        self._database = database
+        self._records = Records(database, "answers", AnswerRecord)
 
     def get(self, actor: str, sequence: int) -> AnswerRecord | None:
         return self._records.one("WHERE actor = ? AND sequence = ?", (actor, sequence))
 
     def add(self, *answers: AnswerRecord) -> None:
         self._records.insert(answers)
+
+    def prune(self, actor: str, before: int) -> None:
+        self._database.run(
+            "DELETE FROM answers INDEXED BY answers_of_no_order "
+            "WHERE actor = ? AND sequence < ? AND orders = 0",
+            (actor, before),
+        )
+
+    def release(self, actor: str, sequence: int) -> None:
+        self._database.run(
+            "UPDATE answers SET orders = max(0, orders - 1) WHERE actor = ? AND sequence = ?",
+            (actor, sequence),
+        )
 
 
 class _Commitments:
@@ -212,7 +202,7 @@ class _Commitments:
 class _Journal:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._records = _Records(database, "journal", JournalEntry)
+        self._records = Records(database, "journal", JournalEntry)
 
     def get(self, position: int) -> JournalEntry | None:
         return self._records.one("WHERE position = ?", (position,))
@@ -248,6 +238,10 @@ class _Journal:
     def append(self, entry: JournalEntry) -> None:
         self._records.insert([entry])
 
+    def files(self, client: str, until: int) -> set[str]:
+        query = "SELECT file FROM journal WHERE client = ? AND position <= ? AND file IS NOT NULL"
+        return {row[0] for row in self._database.rows(query, (client, until))}
+
     def remove(self, client: str, until: int) -> None:
         self._database.run(
             "DELETE FROM journal WHERE client = ? AND position <= ?", (client, until)
@@ -257,8 +251,8 @@ class _Journal:
 class _Files:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._ledger = _Records(database, "ledger", LedgerFile, constants="one")
-        self._shares = _Records(database, "subledgers", ShareFile)
+        self._ledger = Records(database, "ledger", LedgerFile, constants="one")
+        self._shares = Records(database, "subledgers", ShareFile)
 
     def ledger(self) -> LedgerFile | None:
         return self._ledger.one()
@@ -290,7 +284,7 @@ class _Files:
 class _Generations:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._erasures = _Records(database, "erasures", Erasure)
+        self._erasures = Records(database, "erasures", Erasure)
 
     def slot(self, generation: int) -> int | None:
         query = "SELECT slot FROM generations WHERE generation = ?"
@@ -372,26 +366,73 @@ class _Documents:
 class _Orders:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._records = _Records(database, "orders", OrderRecord)
-        self._replies = _Records(database, "order_clients", OrderReply, constants="order_id")
+        self._records = Records(database, "orders", OrderRecord)
+        self._replies = Records(database, "order_clients", OrderReply, constants="order_id")
 
     def get(self, order: str) -> OrderRecord | None:
         return self._records.one("WHERE id = ?", (order,))
 
     def all(self) -> list[OrderRecord]:
-        first = "(SELECT min(position) FROM order_entries WHERE order_id = id)"
-        return self._records.all(f"ORDER BY filed, {first}, id")
+        return self._records.all("ORDER BY position, id")
 
-    def unanswered(self, client: str) -> list[OrderRecord]:
-        return self._records.all(
-            "JOIN order_clients ON order_id = id WHERE client = ? AND found IS NULL "
-            "ORDER BY filed, id",
-            (client,),
+    def newest(
+        self, limit: int, *, before: tuple[int, str] | None = None, overdue: int | None = None
+    ) -> list[OrderRecord]:
+        conditions, arguments = ["TRUE"], list[Any]()
+        if before is not None:
+            conditions.append("(position, id) < (?, ?)")
+            arguments += before
+        if overdue is not None:
+            conditions.append(_OVERDUE)
+            arguments.append(overdue)
+        where = f"WHERE {' AND '.join(conditions)} ORDER BY position DESC, id DESC LIMIT ?"
+        return self._records.all(where, (*arguments, limit))
+
+    def count(self, *, overdue: int | None = None) -> int:
+        if overdue is None:
+            return int(self._database.value("SELECT count(*) FROM orders"))
+        query = f"SELECT count(*) FROM orders WHERE {_OVERDUE}"  # noqa: S608 - our own names
+        return int(self._database.value(query, (overdue,)))
+
+    def counts(self, now: int) -> dict[OrderState, int]:
+        query = (
+            "SELECT CASE WHEN closed IS NOT NULL THEN 'closed' "
+            "WHEN completed IS NOT NULL THEN 'complete' WHEN slot IS NULL THEN 'lost' "
+            "WHEN deadline < ? THEN 'overdue' ELSE 'open' END, count(*) FROM orders GROUP BY 1"
         )
+        counted = dict(self._database.rows(query, (now,)))
+        return {state: counted.get(state, 0) for state in ORDER_STATES}
+
+    def named(self, name: str) -> list[OrderRecord]:
+        found = self._records.all(
+            "WHERE id >= ? AND id < ? OR (reference = ? AND reference <> '')",
+            (name.lower(), name.lower() + "g", name),  # ids are in hexadecimal digits
+        )
+        return sorted(found, key=lambda order: (order.position, order.id))
+
+    def unanswered(
+        self, client: str, *, after: int | None = None, limit: int | None = None
+    ) -> list[OrderRecord]:
+        waiting = (
+            "JOIN order_clients ON order_id = id WHERE client = ? AND found IS NULL{} "
+            "ORDER BY order_clients.position, order_id"
+        )
+        if after is None and limit is None:
+            return self._records.all(waiting.format(""), (client,))
+        page = waiting.format(" AND order_clients.position > ? AND slot IS NOT NULL") + " LIMIT ?"
+        first = -_FOREVER if after is None else after
+        return self._records.all(page, (client, first, _FOREVER if limit is None else limit))
+
+    def is_answered(self, order: str) -> bool:
+        query = "SELECT 1 FROM order_clients WHERE order_id = ? AND found IS NULL"
+        return self._database.row(f"{query} LIMIT 1", (order,)) is None
 
     def add(self, order: OrderRecord, clients: Iterable[str]) -> None:
         self._records.insert([order])
-        self._replies.insert([OrderReply(client) for client in clients], order.id)
+        self._database.run_many(
+            "INSERT INTO order_clients (order_id, client, position) VALUES (?, ?, ?)",
+            [(order.id, client, order.position) for client in clients],
+        )
 
     def put(self, order: OrderRecord) -> None:
         self._records.replace(order)
@@ -403,7 +444,13 @@ class _Orders:
         return self._replies.one("WHERE order_id = ? AND client = ?", (order, client))
 
     def reply(self, order: str, reply: OrderReply) -> None:
-        self._replies.replace(reply, order)
+        self._database.run(
+            "INSERT INTO order_clients (order_id, client, found, sequence, time, position) "
+            "VALUES (?, ?, ?, ?, ?, coalesce((SELECT position FROM orders WHERE id = ?), -1)) "
+            "ON CONFLICT (order_id, client) DO UPDATE SET "
+            "found = excluded.found, sequence = excluded.sequence, time = excluded.time",
+            (order, reply.client, reply.found, reply.sequence, reply.time, order),
+        )
 
     def entries(self, order: str) -> list[int]:
         query = "SELECT position FROM order_entries WHERE order_id = ? ORDER BY position"
@@ -417,7 +464,7 @@ class _Orders:
 class _Audits:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._records = _Records(database, "audits", Audit)
+        self._records = Records(database, "audits", Audit)
 
     def get(self, audit: str) -> Audit | None:
         return self._records.one("WHERE id = ?", (audit,))
@@ -464,10 +511,10 @@ class _Audits:
 class _Rounds:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._memberships = _Records(database, "aggregations", Membership)
-        self._attempts = _Records(database, "attempts", Attempt)
-        self._disputes = _Records(database, "disputes", DisputeRecord)
-        self._openings = _Records(database, "openings", OpeningRecord)
+        self._memberships = Records(database, "aggregations", Membership)
+        self._attempts = Records(database, "attempts", Attempt)
+        self._disputes = Records(database, "disputes", DisputeRecord)
+        self._openings = Records(database, "openings", OpeningRecord)
 
     def membership(self, client: str, sequence: int) -> Membership | None:
         return self._memberships.one(

@@ -83,6 +83,7 @@ class AnswerRecord:
     sequence: int
     request: str  # digest of the request; covers a nonce
     answer: bytes
+    orders: int = 0  # how many that are not closed it is evidence of
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,7 @@ class OrderRecord:
     reference: str = ""  # what officers call it in their own files; not personal
     completed: int | None = None
     closed: int | None = None
+    position: int = -1  # where the log says that it was filed
 
     def state(self, now: int) -> OrderState:
         """One of open, overdue, complete, closed, and lost: a restored server no longer knows who
@@ -257,6 +259,12 @@ class ActorTable(Protocol):
     def all(self) -> list[Actor]:
         """Everybody, by name."""
 
+    def after(self, name: str, limit: int) -> list[Actor]:
+        """So many, by name, whose names come after this."""
+
+    def count(self) -> int:
+        """How many there are."""
+
     def put(self, *actors: Actor) -> None:
         """Enrol, or replace by name; a key that belongs to another is refused."""
 
@@ -281,13 +289,19 @@ class TokenTable(Protocol):
 
 
 class AnswerTable(Protocol):
-    """Truth: what was answered. Receipts are evidence."""
+    """Truth: what was answered, as long as somebody may ask for it. Receipts are evidence."""
 
     def get(self, actor: str, sequence: int) -> AnswerRecord | None:
         """The answer to an actor's request of this number."""
 
     def add(self, *answers: AnswerRecord) -> None:
         """Keep answers; a second one to a number is refused."""
+
+    def prune(self, actor: str, before: int) -> None:
+        """Drop an actor's answers with lower numbers that are evidence of no order."""
+
+    def release(self, actor: str, sequence: int) -> None:
+        """An order that an answer is evidence of is closed."""
 
 
 class CommitmentTable(Protocol):
@@ -343,6 +357,9 @@ class Journal(Protocol):
 
     def append(self, entry: JournalEntry) -> None:
         """Write an entry at the next position. No position is used twice."""
+
+    def files(self, client: str, until: int) -> set[str]:
+        """The files of a client's entries up to a position."""
 
     def remove(self, client: str, until: int) -> None:
         """Remove a client's entries up to a position."""
@@ -434,10 +451,33 @@ class OrderTable(Protocol):
         """The order of an id."""
 
     def all(self) -> list[OrderRecord]:
-        """Every order, the oldest first; the log tells apart those of one second."""
+        """Every order, the oldest first."""
 
-    def unanswered(self, client: str) -> list[OrderRecord]:
-        """Those that wait for a client's answer, the oldest first."""
+    def newest(
+        self, limit: int, *, before: tuple[int, str] | None = None, overdue: int | None = None
+    ) -> list[OrderRecord]:
+        """So many, the newest first: those filed before one with this position and id; or only
+        those that are lost, or overdue at a time.
+        """
+
+    def count(self, *, overdue: int | None = None) -> int:
+        """How many there are; or how many of them are lost, or overdue at a time."""
+
+    def counts(self, now: int) -> dict[OrderState, int]:
+        """How many there are of each state."""
+
+    def named(self, name: str) -> list[OrderRecord]:
+        """Those whose reference is this, or whose id begins so, the oldest first."""
+
+    def unanswered(
+        self, client: str, *, after: int | None = None, limit: int | None = None
+    ) -> list[OrderRecord]:
+        """Those that wait for a client's answer, the oldest first; with `after` or `limit`, only
+        those filed after a position of the log, so many, and none whose subject is lost.
+        """
+
+    def is_answered(self, order: str) -> bool:
+        """Whether it waits for no client any more."""
 
     def add(self, order: OrderRecord, clients: Iterable[str]) -> None:
         """File an order that waits for these clients."""
