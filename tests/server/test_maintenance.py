@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -249,10 +249,10 @@ class Slow:
         true = ServerLedger.fold_clients
 
         def fold_clients(
-            ledger: ServerLedger, clients: Sequence[str], until: int
+            ledger: ServerLedger, clients: Sequence[str], until: int, is_short: Callable[[], bool]
         ) -> Iterator[PutInForce]:
             watch.now += self.each * len(clients)
-            yield from true(ledger, clients, until)
+            yield from true(ledger, clients, until, is_short)
 
         monkeypatch.setattr(ServerLedger, "fold_clients", fold_clients)
 
@@ -335,9 +335,9 @@ def test_a_command_does_not_wait_for_a_fold(
     true = ServerLedger.fold_clients
 
     def fold_clients(
-        ledger: ServerLedger, clients: Sequence[str], until: int
+        ledger: ServerLedger, clients: Sequence[str], until: int, is_short: Callable[[], bool]
     ) -> Iterator[PutInForce]:
-        for put_in_force in true(ledger, clients, until):
+        for put_in_force in true(ledger, clients, until, is_short):
             written.set()
             assert go_on.wait(60)
             yield put_in_force

@@ -92,7 +92,7 @@ def the_journal_loses_an_entry(patch: pytest.MonkeyPatch) -> None:
 
 def a_fold_leaves_an_entry_out(patch: pytest.MonkeyPatch) -> None:
     def fold_clients(
-        ledger: ServerLedger, clients: Iterable[str], until: int
+        ledger: ServerLedger, clients: Iterable[str], until: int, _: Callable[[], bool]
     ) -> Iterator[PutInForce]:
         for client in clients:
             before = ledger.exact_subledger(client, until - 1)

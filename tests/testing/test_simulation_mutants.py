@@ -4,6 +4,7 @@ seeds, in scenarios in which without them every law holds.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -86,6 +87,7 @@ def test_a_planted_fault_is_found(planted: Planted, tmp_path: Path) -> None:
                 break
         else:
             pytest.fail(f"not found with {len(SEEDS)} seeds")
+        assert not re.search("TypeError|AttributeError", str(broken))  # of the planted code itself
     assert simulate(planted.scenario(seed), tmp_path / "disks").broken is None
 
 
