@@ -115,7 +115,7 @@ def simulate(
     Example:
       expunge simulate --seeds 0-3
       expunge simulate --seeds 7 --journal
-      expunge simulate --seeds 0-99 --busy
+      expunge simulate --seeds 8 --busy --steps 90
     """
     screen = Screen.current()
     numbers = _range("--seeds", seeds)
