@@ -27,7 +27,7 @@ def backup(target: Path, folder: Path) -> None:
     Example:
       expunge client backup monday --dir hospital-a
 
-    Next, when the folder is lost, with a mirror of the vault or what is left of it:
+    Next, when the folder is lost, with a mirror of the vault:
       expunge client restore NEW --backup monday --vault hospital-a/client.vault
     """
     from expunge.client.backup import back_up  # noqa: PLC0415 - the whole store
