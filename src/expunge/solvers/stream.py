@@ -6,10 +6,9 @@ is left. From time to time the rows are folded into a fresh base. Where the boun
 a stream says so, and the solver goes the exact way.
 
 A fold is made ahead, by a thread of its own, from what does not change (`Fold`): it begins when
-three quarters of the room for rows are taken, and the stream goes on with the old base. When the
-last quarter is taken, the stream changes over to the new base with the rows that came since, and
-waits for it if it must. So when that happens depends on the changes alone, and not on how fast the
-thread was.
+five eighths of the room for rows are taken, and the stream goes on with the old base. When the rest
+is taken, the stream changes over to the new base with the rows that came since, and waits for it if
+it must. So when that happens depends on the changes alone, and not on how fast the thread was.
 """
 
 from __future__ import annotations
@@ -48,6 +47,11 @@ def room_for(width: int) -> int:
     about as much as that.
     """
     return max(4, min(128, width // 8))
+
+
+def _ahead(room: int) -> int:
+    """How many rows a fold has time for, before the stream waits for it."""
+    return room * 3 // 8
 
 
 @dataclass(frozen=True)
@@ -182,14 +186,14 @@ class HeadStream:
         """Whether a fold is to begin, to be finished later."""
         count, room = self.system.rows.count, self.system.rows.room
         is_early = count >= room // 4 and (self.is_loose(floor) or self.is_worn(floor))
-        is_full = count >= room * 3 // 4
+        is_full = count >= room - _ahead(room)
         return (is_full or is_early) and self._folds_ahead and not self.is_folding
 
     def must_finish(self, rows: int) -> bool:
         """Whether a fold under way is to be finished before so many rows are taken."""
         stack = self.system.rows
         return self._fold is not None and (
-            stack.count + rows > min(self._fold[0].mark.rows + stack.room // 4, stack.room)
+            stack.count + rows > min(self._fold[0].mark.rows + _ahead(stack.room), stack.room)
         )
 
     def must_fold(self, rows: int, floor: float) -> bool:
