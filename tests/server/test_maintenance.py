@@ -360,6 +360,38 @@ def test_a_command_does_not_wait_for_a_fold(
     federation.check()
 
 
+@pytest.mark.parametrize("orders", [1, 3])
+def test_a_fold_destroys_no_key_that_is_another_s_by_now(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, orders: int
+) -> None:
+    """What an order that is closed meanwhile cleans up includes what the fold has replaced; those
+    slots must not be given away before the fold is over, which empties them.
+    """
+    client, officer = federation.clients["clinic"], federation.officer()
+    closed = officer.command("order", subject="somebody")["order"]
+    client.answer_order(closed)
+    client.send(federation.draw(1))
+    filed: list[str] = []
+    true = ServerLedger.fold_clients
+
+    def fold_clients(
+        ledger: ServerLedger, clients: Sequence[str], until: int, is_short: Callable[[], bool]
+    ) -> Iterator[PutInForce]:
+        officer.command("close-order", order=closed)
+        filed.extend(officer.command("order", subject=f"s{n}")["order"] for n in range(orders))
+        yield from true(ledger, clients, until, is_short)
+
+    monkeypatch.setattr(ServerLedger, "fold_clients", fold_clients)
+    federation.service.upkeep.fold()
+    federation.check()
+    federation.reopen()
+    federation.check()
+    waiting = {order["subject"] for order in client.sync()["orders"]}
+    assert waiting == {f"s{number}" for number in range(orders)}
+    state = federation.service.state
+    assert state.vault.live() == state.storage.files.slots()
+
+
 def test_shares_are_folded_together(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:

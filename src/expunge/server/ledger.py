@@ -126,7 +126,9 @@ class ServerLedger:
         self._accounts: OrderedDict[str, Account] = OrderedDict()  # a cache
         self._just_written: list[str] = []  # files of the last round's messages
         self._undiscarded = False  # whether they are of rounds that may not have happened
-        self._drafts: Remains | None = None  # what is written beside requests, to count later
+        # Of a fold, beside requests: what it has written, to count later, and the keys of what that
+        # replaces, to destroy later
+        self._drafts: Remains | None = None
         self._drafting = Lock()
         # Keys and files that nothing refers to any more, beside those of folds, until `clean`
         self.has_remains = False
@@ -446,13 +448,25 @@ class ServerLedger:
 
     @contextmanager
     def drafting(self) -> Iterator[None]:
-        """Files are written that are to count later, while others may `clean`."""
+        """Files are written that are to count later, while others may `clean`.
+
+        What these replace, and is `set_aside`, is left to whoever drafts, too: a slot that was
+        cleaned up is given away, and would be destroyed with another's key in it.
+        """
         self._drafts = Remains()
         try:
             yield
         finally:
             with self._drafting:
                 self._drafts = None
+
+    def set_aside(self, remains: Remains) -> None:
+        """The keys that a transaction under way leaves will be destroyed by whoever drafts; its
+        files, which give room, may go before.
+        """
+        with self._drafting:
+            if self._drafts is not None:
+                self._drafts.slots |= remains.slots
 
     def destroy(self, remains: Remains) -> None:
         """Destroy keys and files that nothing has referred to since a transaction that is over."""

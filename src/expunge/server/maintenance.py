@@ -218,7 +218,8 @@ class Maintenance:
             try:
                 with ledger.drafting():
                     remains = self._rewrite(position, statistics if entries else None)
-                self._end_generations(ended, number, remains)
+                    self._destroy_generations(ended, remains)
+                self._log_erasure(ended, number)
             except BaseException:
                 state.pace.fail()
                 with state.lock:
@@ -238,11 +239,13 @@ class Maintenance:
             put_in_force = ledger.write_ledger(statistics, position)
             with state.changing():
                 left = put_in_force()
+                ledger.set_aside(left)
             remains.add(left)
         clients = state.storage.journal.clients(position)
         for put_in_force in ledger.fold_clients(clients, position, lambda: state.room.is_short):
             with state.changing():
                 left = put_in_force()
+                ledger.set_aside(left)
             remains.add(left)
             if state.room.is_short:
                 with state.lock:
@@ -275,18 +278,23 @@ class Maintenance:
                     head=digests.head,
                 )
 
-    def _end_generations(self, last: int, number: int, remains: Remains) -> None:
-        """Nothing refers to these generations: destroy their keys, and what else remains, then
-        record that. They end with round `number`.
-        """
+    def _destroy_generations(self, last: int, remains: Remains) -> None:
+        """Nothing refers to these generations: destroy their keys, and what else remains."""
         state, generations = self._state, self._state.storage.generations
         with state.changing():
             first = self._generations()[1] + 1
             slots = {generations.slot(each) for each in range(first, last + 1)} - {None}
             generations.end(last)
-        remains.add(Remains({slot for slot in slots if slot is not None}))
+            keys = Remains({slot for slot in slots if slot is not None})
+            state.ledger.set_aside(keys)
+        remains.add(keys)
         state.ledger.destroy(remains)
+
+    def _log_erasure(self, last: int, number: int) -> None:
+        """Record that these generations, which end with round `number`, are destroyed."""
+        state, generations = self._state, self._state.storage.generations
         with state.lock:
+            first = self._generations()[1] + 1
             if state.ledger.has_remains:
                 state.ledger.clean()
             else:
