@@ -96,6 +96,28 @@ def test_deletions_do_not_wait_with_additions_that_the_server_has_no_room_for(
     home.federation.close()
 
 
+def test_a_reset_does_not_wait_for_room_that_it_does_not_take(disk: SmallDisk) -> None:
+    """It deletes what an order asks for, and holds up every other deletion until it is through."""
+    home = Home(disk.path, settings=Settings(room=NEED))
+    with home.store as store:
+        add(store, 5)
+        home.agent.push()
+        disk.fill(600_000)
+        add(store, 2, "late")
+        store.forget(Selection(ids=["sample-0"]), reset=True)
+        (receipt,) = home.agent.push()
+        entry = receipt.logged.entry
+        assert (entry["reset"], entry["added"]) == (True, 4)
+        status = store.status()
+        assert (status.live, status.adding, status.deleting) == (4, 2, 0)
+        disk.fill(8 * NEED)
+        home.federation.service.upkeep.run_due()
+        (receipt,) = home.agent.push()
+        assert receipt.logged.entry["added"] == 2
+        assert home.ledger == store.statistics()
+    home.federation.close()
+
+
 def test_a_store_that_can_only_be_read_is_named(tmp_path: Path) -> None:
     disk = Disk(tmp_path / "disk")
     with mounted(disk.path, machine := SimulatedMachine("ward", disk, b"seed")):

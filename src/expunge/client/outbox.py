@@ -95,6 +95,10 @@ class Choice:
     problem: str = ""  # why something pending cannot be sent at all
 
 
+# What is not there yet goes out only in the place of something that is.
+_NOT_ADDITIONAL = "(state <> 'adding' OR replaces IS NOT NULL)"
+
+
 class Chooser:
     """Chooses from the pending changes in a client's database."""
 
@@ -178,11 +182,22 @@ class Chooser:
             )
         return sorted((sorted(slots), sorted(orders)) for slots, orders in groups)
 
-    def reset(self, spec: Spec, kind: MessageKind, most: int | None, largest: int | None) -> Choice:
-        """Everything; if that is too much even as statistics, a part of what stays, and the rest is
-        added afterwards.
+    def reset(
+        self,
+        spec: Spec,
+        kind: MessageKind,
+        most: int | None,
+        largest: int | None,
+        *,
+        additions: bool = True,
+    ) -> Choice:
+        """Everything, but for additions if these wait; if that is too much even as statistics, a
+        part of what stays, and the rest is added afterwards.
         """
-        rows = self._database.rows(f"SELECT slot, {states.ADDED} FROM samples ORDER BY slot")  # noqa: S608 - our own words
+        rows = self._database.rows(
+            f"SELECT slot, {states.ADDED} FROM samples "  # noqa: S608 - our own words
+            f"WHERE {'TRUE' if additions else _NOT_ADDITIONAL} ORDER BY slot"
+        )
         staying, going = (
             [slot for slot, stays in rows if stays],
             [slot for slot, stays in rows if not stays],
@@ -343,7 +358,7 @@ class Outbox:
             raise InputError(f"a nonce has {NONCE_BYTES} bytes, got {len(nonce)}")
         spec = self._settings.spec
         if reset:
-            choice = self._chooser.reset(spec, kind, most, largest)
+            choice = self._chooser.reset(spec, kind, most, largest, additions=additions)
         elif audits or waits:
             choice = Choice([], False, kind)
         else:

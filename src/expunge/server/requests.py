@@ -245,7 +245,8 @@ class Requests:
                 f"request number {header.sequence} has been used",
                 expected=sheet.sequence + 1,
             )
-        if header.added > header.deleted:
+        replaced = sheet.account.count if header.reset else 0  # which is written as sums
+        if header.added > header.deleted + replaced:
             state.room.require()
         if header.audits and (header.added or header.deleted):
             raise RefusedError(
