@@ -12,7 +12,7 @@ import pytest
 from expunge import Aggregation, Statistics
 from expunge.client import ClientStore, Selection
 from expunge.client.backup import back_up, restore_client
-from expunge.errors import StoreError
+from expunge.errors import StoreBusyError, StoreError
 from support.agents import Home, add
 from support.clients import features, make_store
 from support.federation import SPEC
@@ -77,6 +77,34 @@ def test_without_the_living_vault_nothing_is_restored(home: Home) -> None:
     assert not (home.path / "restored").exists()
     lost_and_restored(home, home.path / "monday", kept)
     assert not kept.exists()  # there is one living copy
+
+
+def test_another_client_s_vault_is_refused_and_stays(tmp_path: Path) -> None:
+    """It was taken for one whose keys had all been destroyed since, and erased."""
+    with make_store(tmp_path / "one") as store:
+        back_up(store.path, tmp_path / "monday")
+    with make_store(tmp_path / "other") as other:
+        add(other, 2)
+        vault = other.path / "client.vault"
+    with pytest.raises(StoreError, match="is not the vault that this backup opens with"):
+        restore_client(tmp_path / "restored", tmp_path / "monday", vault)
+    assert not (tmp_path / "restored").exists()
+    with ClientStore.open(vault.parent) as other:
+        assert len(other.listed(Selection(everything=True))) == 2
+
+
+def test_the_vault_of_a_folder_in_use_is_not_moved(home: Home) -> None:
+    back_up(home.store.path, home.path / "monday")
+    vault = home.store.path / "client.vault"
+    with pytest.raises(StoreBusyError, match="in use"):
+        restore_client(home.path / "restored", home.path / "monday", vault)
+    assert vault.exists()
+    assert not (home.path / "restored").exists()
+    home.store.close()
+    restore_client(home.path / "restored", home.path / "monday", vault)
+    assert not vault.exists()
+    with ClientStore.open(home.path / "restored") as home.store:
+        assert home.store.status().live == 4
 
 
 def test_an_old_copy_in_a_masked_federation_is_not_restored(tmp_path: Path) -> None:

@@ -11,14 +11,24 @@ request was receipted since; otherwise by a reset.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from expunge.client.folder import DATABASE, KEY, VAULT, ClientFolder, recorded_mirrors
+from expunge.client.folder import (
+    DATABASE,
+    KEY,
+    VAULT,
+    ClientFolder,
+    copy_of_database,
+    recorded_vault,
+)
 from expunge.client.store import ClientStore
+from expunge.crypto.vault import ReadOnlyVault
 from expunge.errors import StoreError
 from expunge.storage.files import (
+    FolderLock,
     erase,
     make_folder,
     remove_tree,
@@ -41,7 +51,7 @@ def back_up(folder: Path, target: Path) -> None:
     make_folder(draft)
     opened = ClientFolder.open_read_only(folder)
     try:
-        opened.database.copy_to(draft / DATABASE)
+        copy_of_database(opened, draft / DATABASE)
         write_whole(draft / KEY, opened.key.pem)
         sync_folder(draft)
         rename(draft, target)
@@ -82,25 +92,28 @@ def restore_client(path: Path, backup: Path, vault: Path | None = None) -> Resto
     if draft.exists():  # left by a restoration that was interrupted
         remove_tree(draft)
     make_folder(draft)
-    try:
-        write_whole(draft / DATABASE, (backup / DATABASE).read_bytes())
-        write_whole(draft / KEY, (backup / KEY).read_bytes())
-        mirrors = recorded_mirrors(draft)
-        living = _living(vault, mirrors)
-        write_whole(draft / VAULT, living.read_bytes())
-        sync_folder(draft)
-        rename(draft, path)  # in place of an empty folder, if there is one
-        before = _samples(path)
-        with ClientStore.open(path, restored=True) as store:
-            status = store.status()
-            left, name = status.live + status.adding + status.deleting, store.name
-    except BaseException:
-        for folder in (draft, path):
-            if folder.exists():
-                remove_tree(folder)
-        raise
-    if living.absolute() not in [mirror.absolute() for mirror in mirrors]:
-        erase(living)
+    with ExitStack() as held:
+        try:
+            write_whole(draft / DATABASE, (backup / DATABASE).read_bytes())
+            write_whole(draft / KEY, (backup / KEY).read_bytes())
+            identity, mirrors = recorded_vault(draft)
+            living = _living(vault, mirrors)
+            held.enter_context(_unused(living))
+            write_whole(draft / VAULT, living.read_bytes())
+            _require_same(living, draft / VAULT, identity)
+            sync_folder(draft)
+            rename(draft, path)  # in place of an empty folder, if there is one
+            before = _samples(path)
+            with ClientStore.open(path, restored=True) as store:
+                status = store.status()
+                left, name = status.live + status.adding + status.deleting, store.name
+        except BaseException:
+            for folder in (draft, path):
+                if folder.exists():
+                    remove_tree(folder)
+            raise
+        if living.absolute() not in [mirror.absolute() for mirror in mirrors]:
+            erase(living)
     return RestoredClient(name, left, before - left)
 
 
@@ -117,6 +130,33 @@ def _living(vault: Path | None, mirrors: Sequence[Path]) -> Path:
             "forget-client), enrol a new one, and add the samples there from where they came"
         )
     return found
+
+
+@contextmanager
+def _unused(living: Path) -> Iterator[None]:
+    """Nobody works on the folder that the vault is in: keys that are made there would be lost."""
+    if not ClientFolder.is_at(living.parent):
+        yield
+        return
+    lock = FolderLock(living.parent)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _require_same(living: Path, copy: Path, identity: str | None) -> None:
+    """Refuse another client's vault: nothing would open with it, and it would be erased."""
+    opened = ReadOnlyVault(copy)
+    try:
+        if opened.identity == identity:
+            return
+    finally:
+        opened.close()
+    raise StoreError(
+        f"{living} is not the vault that this backup opens with, nor a mirror of it: give the "
+        "vault of the client that was backed up. Nothing was changed"
+    )
 
 
 def _samples(path: Path) -> int:

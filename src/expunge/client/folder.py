@@ -454,13 +454,20 @@ def _require_files(path: Path) -> None:
             )
 
 
-def recorded_mirrors(path: Path) -> list[Path]:
-    """The mirrors of its vault that a client's database names; nobody else may work on it, and one
-    of an earlier version is brought up to date.
+def copy_of_database(folder: ClientFolder, target: Path) -> None:
+    """A copy of a client's database, which says what vault it opens with."""
+    note = f"INSERT OR REPLACE INTO settings VALUES ('vault', '{folder.vault.identity}')"  # noqa: S608 - hexadecimal digits
+    folder.database.copy_to(target, [note])
+
+
+def recorded_vault(path: Path) -> tuple[str | None, list[Path]]:
+    """The identity of the vault that the copy of a client's database opens with, and the mirrors of
+    it; nobody else may work on it, and one of an earlier version is brought up to date.
     """
     database = Database(path / DATABASE, MIGRATIONS, SETTINGS, remedy=_remedy(path / DATABASE))
     try:
-        return _mirrors_in(database)
+        identity = database.value("SELECT value FROM settings WHERE name = 'vault'")
+        return identity, _mirrors_in(database)
     finally:
         database.close()
 

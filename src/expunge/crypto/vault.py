@@ -494,6 +494,11 @@ class Vault:
             self.shred(gone)
             return len(gone)
 
+    @property
+    def identity(self) -> str:
+        """What a vault and its mirrors have in common, and no other vault has."""
+        return self._files[-1].identity.hex()
+
     def live(self) -> set[int]:
         """The slots that hold a key."""
         with self._lock:
