@@ -93,6 +93,13 @@ def test_another_client_s_vault_is_refused_and_stays(tmp_path: Path) -> None:
         assert len(other.listed(Selection(everything=True))) == 2
 
 
+def test_a_mirror_stays_by_whatever_path_it_is_given(home: Home) -> None:
+    back_up(home.store.path, home.path / "monday")
+    (home.path / "disk").symlink_to(home.path)
+    assert lost_and_restored(home, home.path / "monday", home.path / "disk" / "mirror") == 0
+    assert (home.path / "mirror").exists()
+
+
 def test_the_vault_of_a_folder_in_use_is_not_moved(home: Home) -> None:
     back_up(home.store.path, home.path / "monday")
     vault = home.store.path / "client.vault"

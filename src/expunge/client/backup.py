@@ -112,7 +112,7 @@ def restore_client(path: Path, backup: Path, vault: Path | None = None) -> Resto
                 if folder.exists():
                     remove_tree(folder)
             raise
-        if living.absolute() not in [mirror.absolute() for mirror in mirrors]:
+        if not any(mirror.exists() and mirror.samefile(living) for mirror in mirrors):
             erase(living)
     return RestoredClient(name, left, before - left)
 
