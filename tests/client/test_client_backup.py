@@ -93,6 +93,26 @@ def test_another_client_s_vault_is_refused_and_stays(tmp_path: Path) -> None:
         assert len(other.listed(Selection(everything=True))) == 2
 
 
+def test_an_older_backup_destroys_nothing_of_a_newer_one_unasked(home: Home) -> None:
+    back_up(home.store.path, home.path / "monday")
+    add(home.store, 2, prefix="later", seed=5)
+    home.agent.sync()
+    back_up(home.store.path, home.path / "friday")
+    home.store.close()
+    asked: list[int] = []
+
+    def no(newer: int) -> None:
+        asked.append(newer)
+        raise StoreError("no")
+
+    with pytest.raises(StoreError, match=r"^no$"):
+        restore_client(home.path / "restored", home.path / "monday", ask=no)
+    assert asked == [2]
+    restored = restore_client(home.path / "restored", home.path / "friday", ask=no)
+    assert (restored.samples, restored.dropped) == (6, 0)
+    home.store = ClientStore.open(home.path / "restored")
+
+
 def test_a_mirror_stays_by_whatever_path_it_is_given(home: Home) -> None:
     back_up(home.store.path, home.path / "monday")
     (home.path / "disk").symlink_to(home.path)

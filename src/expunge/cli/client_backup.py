@@ -8,7 +8,7 @@ import click
 
 from expunge.cli._command import command
 from expunge.cli._connect import require_client
-from expunge.cli._options import FILE, FOLDER, client_option
+from expunge.cli._options import FILE, FOLDER, client_option, yes_option
 from expunge.cli._output import Screen, Style, count, facts, line, next_steps, typed, unwrapped
 
 
@@ -54,7 +54,8 @@ def backup(target: Path, folder: Path) -> None:
     type=FILE,
     help="The living vault; it moves. [default: a mirror, as the backup has it on record]",
 )
-def restore(*, directory: Path, source: Path, vault: Path | None) -> None:
+@yes_option
+def restore(*, directory: Path, source: Path, vault: Path | None, yes: bool) -> None:
     """Restore a client's store from a backup into the new folder DIRECTORY.
 
     What was deleted after the backup, and receipted, is dropped: its key is gone. What was added
@@ -75,8 +76,17 @@ def restore(*, directory: Path, source: Path, vault: Path | None) -> None:
     """
     from expunge.client.backup import restore_client  # noqa: PLC0415 - the whole store
 
-    restored = restore_client(directory, source, vault)
-    Screen.current().result(
+    screen = Screen.current()
+
+    def ask(newer: int) -> None:
+        screen.confirm(
+            f"The vault has {count(newer, 'key')} that this backup does not know of. What was "
+            "added since is lost with them for good, also in newer backups. Destroy them?",
+            yes=yes,
+        )
+
+    restored = restore_client(directory, source, vault, ask)
+    screen.result(
         {
             "directory": str(directory),
             "client": restored.name,

@@ -11,7 +11,7 @@ request was receipted since; otherwise by a reset.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,11 +74,19 @@ class RestoredClient:
     dropped: int
 
 
-def restore_client(path: Path, backup: Path, vault: Path | None = None) -> RestoredClient:
+def no_question(_: int) -> None:
+    """Default of `ask`: goes on."""
+
+
+def restore_client(
+    path: Path, backup: Path, vault: Path | None = None, ask: Callable[[int], None] = no_question
+) -> RestoredClient:
     """Restore a store from a backup into a new folder, which is as it was if that fails.
 
     `vault` is the living vault, or a mirror of it; None for the first mirror that is recorded in
-    the backup and is there. One that is not such a mirror is moved: it is erased where it was.
+    the backup and is there. One that is not such a mirror is moved: it is erased where it was. Keys
+    that the backup does not know of are destroyed: `ask` is called with their number before, if
+    there are any, and may raise.
     """
     path = path.absolute()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -102,6 +110,8 @@ def restore_client(path: Path, backup: Path, vault: Path | None = None) -> Resto
             write_whole(draft / VAULT, living.read_bytes())
             _require_same(living, draft / VAULT, identity)
             sync_folder(draft)
+            if newer := _keys_since(draft):
+                ask(newer)
             rename(draft, path)  # in place of an empty folder, if there is one
             before = _samples(path)
             with ClientStore.open(path, restored=True) as store:
@@ -157,6 +167,15 @@ def _require_same(living: Path, copy: Path, identity: str | None) -> None:
         f"{living} is not the vault that this backup opens with, nor a mirror of it: give the "
         "vault of the client that was backed up. Nothing was changed"
     )
+
+
+def _keys_since(draft: Path) -> int:
+    """How many keys have been made since the backup, and are there still."""
+    opened = ClientFolder.open_read_only(draft)
+    try:
+        return opened.unreferred()
+    finally:
+        opened.close()
 
 
 def _samples(path: Path) -> int:

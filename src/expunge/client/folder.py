@@ -290,6 +290,10 @@ class ClientFolder:
                 "one, and add the samples there"
             )
 
+    def unreferred(self) -> int:
+        """How many keys the vault has that the database does not refer to."""
+        return len(self.vault.live() - self._referred())
+
     def _referred(self) -> set[int]:
         query = (  # from the tables: a damaged index must cost no key
             "SELECT slot FROM samples NOT INDEXED UNION ALL SELECT slot FROM compositions "
